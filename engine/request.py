@@ -1,0 +1,113 @@
+"""What is asked of the engine and what comes back, as plain data. Light: imports no torch."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from engine.errors import RequestError
+
+
+class FinishReason(str, Enum):
+    """Why a completion ended. The values are those of the OpenAI API where it has one."""
+
+    STOP = "stop"
+    """An end-of-sequence token or a stop string."""
+    LENGTH = "length"
+    """``max_tokens``, or the context is full."""
+    TIME = "time"
+    """``time_limit_ms`` had passed when a line was complete."""
+    CANCELLED = "cancelled"
+    """The client went away or asked to stop."""
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop."""
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 keeps all tokens."""
+    top_p: float = 1.0
+    seed: int | None = None
+    """The same seed gives the same text; None draws one."""
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these; it is never part of the answer."""
+    time_limit_ms: float | None = None
+    """Generation ends at the first line end after this time; a line is never cut."""
+    min_indent: int = 0
+    """Generation ends at the first non-blank line indented less than this many columns; 0 is off."""
+
+    def __post_init__(self) -> None:
+        _check("max_tokens", self.max_tokens, self.max_tokens >= 0, "at least 0")
+        _check("temperature", self.temperature, 0.0 <= self.temperature <= 10.0, "between 0 and 10")
+        _check("top_k", self.top_k, self.top_k >= 0, "at least 0")
+        _check("top_p", self.top_p, 0.0 < self.top_p <= 1.0, "above 0 and at most 1")
+        _check("stop", self.stop, all(self.stop), "a list of non-empty strings")
+
+
+def _check(name: str, value: object, is_valid: bool, rule: str) -> None:
+    if not is_valid:
+        raise RequestError(f"{name} is {value!r}; it must be {rule}")
+
+
+@dataclass(frozen=True)
+class FileContext:
+    """Another file's text that is shown to the model before the one being completed."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """One completion: the text before the cursor, the text after it, and how to sample.
+
+    ``suffix=None`` continues ``prefix`` left to right without any fill-in-the-middle marker.
+    """
+
+    prefix: str
+    suffix: str | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    extra: tuple[FileContext, ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt tokens, those whose keys and values were already there."""
+    generated_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall-clock times of one request in milliseconds, counted from its arrival."""
+
+    queue_ms: float = 0.0
+    first_token_ms: float | None = None
+    total_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last event of a request."""
+
+    reason: FinishReason
+    usage: Usage
+    timing: Timing
+    stop_string: str = ""
+    """The stop string that ended the text; empty for an end-of-sequence token and other reasons."""
+
+
+@dataclass(frozen=True)
+class Delta:
+    """An event of a running request: new text, and on the last one why it ended."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    finished: Finished | None = None
+    usage: Usage = field(default_factory=Usage)
+    """Counts so far: a reader that stops early knows them as well."""

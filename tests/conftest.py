@@ -1,0 +1,37 @@
+"""A clean environment for every test, and the versions that matter in the header."""
+
+import importlib.metadata
+import os
+import sys
+from pathlib import Path
+
+# One thread: the unit tests' models are tiny, and thread pools of parallel test processes slow each other down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+
+_USER_MODELS = ("real_model", "real_model_large", "editor")
+_SHOWN = ("torch", "tokenizers", "gguf", "pygls", "starlette")
+
+
+def pytest_report_header() -> str:
+    """Name the versions that a failure may depend on."""
+    versions = (f"{name} {importlib.metadata.version(name)}" for name in _SHOWN)
+    return f"python {sys.version.split()[0]}, " + ", ".join(versions)
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep tests out of the user's own settings, models and running services.
+
+    Tests of the real model read the user's model folder, and run as the user would, with all threads.
+    """
+    home: Path = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("MIDLINE_STATE_DIR", str(home / "state"))
+    monkeypatch.setenv("MIDLINE_CONFIG", str(home / "config.toml"))
+    if any(request.node.get_closest_marker(name) for name in _USER_MODELS):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("MIDLINE_CACHE_DIR", str(home / "cache"))
