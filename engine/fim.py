@@ -1,0 +1,259 @@
+"""Fill-in-the-middle prompts: formats by model family as data, and their assembly from text. Light.
+
+A prompt is a list of ids: markers are inserted by id, text is encoded as plain text between them. Where a family
+was trained with the text before the cursor first (prefix, suffix, middle), the cursor's line goes *behind* the
+middle marker: to the model this is the state after it has written that text itself, and typing only appends.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.errors import CheckpointError, RequestError
+from engine.request import FileContext
+from engine.tokenizer import Tokenizer
+
+_PLACEHOLDER = re.compile(r"\{\w+\}")
+_BOS_TEXTS = ("<s>", "<bos>", "<｜begin▁of▁sentence｜>")
+_REPLACEMENT = "\ufffd"  # what half a character decodes to
+_SPACE = (" ", "\t")
+_HEAL_CHARS = 200  # longer than any token; where the text begins does not change its last token
+_CHARS_PER_TOKEN = 16  # more than any code has; what lies beyond is cut before it is tokenised
+
+
+def _is_marker(part: str) -> bool:
+    return "{" not in part and not part.isspace()
+
+
+@dataclass(frozen=True)
+class FimFamily:
+    """One prompt format.
+
+    ``template`` lists markers, white space, and text with the placeholders ``{prefix}`` (up to the cursor's
+    line), ``{typed}`` (that line up to the cursor) and ``{suffix}``. ``file_template`` is repeated for each other
+    file, between ``file_start`` and ``current_file``.
+    """
+
+    name: str
+    template: tuple[str, ...]
+    has_bos: bool = False
+    file_start: tuple[str, ...] = ()
+    file_template: tuple[str, ...] = ()
+    current_file: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    """Where markers alone do not tell families apart: the architectures this one is for."""
+    is_detected: bool = True
+    """False: has the same markers as another family and is only taken by name."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The control tokens that a vocabulary must have for this family."""
+        return tuple(part for part in self.template if _is_marker(part))
+
+    @property
+    def file_markers(self) -> tuple[str, ...]:
+        """The control tokens that showing other files needs."""
+        parts = (*self.file_start, *self.file_template, *self.current_file)
+        return tuple(part for part in parts if _is_marker(part))
+
+
+LEFT_TO_RIGHT = FimFamily("left-to-right", ("{prefix}", "{typed}"))
+"""For models without fill-in-the-middle training: the text after the cursor is not shown."""
+
+# The first family whose markers a vocabulary has is taken. Sources: the models' cards and training code.
+FAMILIES: tuple[FimFamily, ...] = (
+    FimFamily(
+        "qwen",
+        ("<|fim_prefix|>", "{prefix}", "<|fim_suffix|>", "{suffix}", "<|fim_middle|>", "{typed}"),
+        file_start=("<|repo_name|>", "\n"),
+        file_template=("<|file_sep|>", "{path}\n{text}\n"),
+        current_file=("<|file_sep|>", "\n"),
+    ),
+    FimFamily(
+        "deepseek",
+        ("<｜fim▁begin｜>", "{prefix}", "<｜fim▁hole｜>", "{suffix}", "<｜fim▁end｜>", "{typed}"),
+        has_bos=True,
+        file_template=("#{path}\n{text}\n",),
+    ),
+    FimFamily(
+        "codellama",
+        ("▁<PRE>", "▁<SUF>", "{suffix}", "▁<MID>", " {prefix}", "{typed}"),
+        has_bos=True,
+    ),
+    FimFamily(
+        "seed-coder",
+        ("<[fim-suffix]>", "{suffix}", "<[fim-prefix]>", "{prefix}", "<[fim-middle]>", "{typed}"),
+    ),
+    FimFamily(
+        "mellum",
+        ("<fim_suffix>", "{suffix}", "<fim_prefix>", "{prefix}", "<fim_middle>", "{typed}"),
+        file_template=("<filename>", "{path}\n{text}"),
+        current_file=("<filename>", "\n"),
+        is_detected=False,
+    ),
+    FimFamily(
+        "codeqwen",
+        ("<fim_prefix>", "{prefix}", "<fim_suffix>", "{suffix}", "<fim_middle>", "{typed}"),
+        architectures=("qwen2",),
+    ),
+    FimFamily(
+        "starcoder",  # also Granite Code and others with its vocabulary
+        ("<fim_prefix>", "<fim_suffix>", "{suffix}", "<fim_middle>", "{prefix}", "{typed}"),
+    ),
+    FimFamily(
+        "aixcoder",
+        ("▁<AIX-SPAN-PRE>", "▁<AIX-SPAN-POST>", "{suffix}\n", "▁<AIX-SPAN-MIDDLE>", "{prefix}", "{typed}"),
+        has_bos=True,
+    ),
+)
+
+
+def family_named(name: str) -> FimFamily:
+    """Look a family up. Raises ``CheckpointError`` that lists the known ones."""
+    for family in (*FAMILIES, LEFT_TO_RIGHT):
+        if family.name == name:
+            return family
+    known = ", ".join(family.name for family in (*FAMILIES, LEFT_TO_RIGHT))
+    raise CheckpointError(f"{name!r} is not a known prompt format; known are {known}")
+
+
+def detect_family(tokenizer: Tokenizer, architecture: str, model: str) -> FimFamily:
+    """The family whose markers the vocabulary has. Raises ``CheckpointError`` when there is none."""
+    for family in FAMILIES:
+        is_possible = family.is_detected and architecture in (family.architectures or (architecture,))
+        if is_possible and all(tokenizer.control_id(marker) is not None for marker in family.markers):
+            return family
+    raise CheckpointError(
+        f"{model} has no fill-in-the-middle tokens; choose a model trained for it,"
+        f" or set engine.fim_family to {LEFT_TO_RIGHT.name!r} to use it without the text after the cursor"
+    )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is fed to the model, and what its answer must begin with."""
+
+    ids: list[int]
+    required: bytes = b""
+    """Bytes on the screen before the cursor that were not fed; never part of the answer."""
+
+
+class PromptBuilder:
+    """Builds prompts of one family for one tokenizer.
+
+    Raises ``CheckpointError`` when the vocabulary lacks a marker of the family.
+    """
+
+    def __init__(self, family: FimFamily, tokenizer: Tokenizer, max_tokens: int) -> None:
+        missing = [marker for marker in family.markers if tokenizer.control_id(marker) is None]
+        if missing:
+            raise CheckpointError(f"prompt format {family.name!r} needs the tokens {', '.join(missing)}")
+        self.family = family
+        self._tokenizer = tokenizer
+        self._max_tokens = max_tokens
+        self._shows_files = bool(family.file_template) and all(
+            tokenizer.control_id(marker) is not None for marker in family.file_markers
+        )
+
+    def infill(self, prefix: str, suffix: str, extra: Iterable[FileContext], max_new_tokens: int) -> Prompt:
+        """A prompt for the text between ``prefix`` and ``suffix``, cut at line borders to fit the context.
+
+        The cursor's line may take half of the room, the suffix a third of what is left, the text before the line
+        the rest; other files get what remains after that.
+        """
+        budget = self._budget(max_new_tokens)
+        split = prefix.rfind("\n") + 1
+        typed, required = self._heal(prefix[split:])
+        texts = {"{typed}": self._tail(typed, budget // 2)}
+        budget -= self._count(texts["{typed}"])
+        texts["{suffix}"] = self._head(suffix, budget // 3) if self.family.markers else ""
+        budget -= self._count(texts["{suffix}"])
+        texts["{prefix}"] = self._tail(prefix[:split], budget)
+        budget -= self._count(texts["{prefix}"])
+        ids = self._bos() + self._files(extra, budget) + self._render(self.family.template, texts)
+        return Prompt(ids, required)
+
+    def continuation(self, text: str, max_new_tokens: int) -> Prompt:
+        """A prompt that continues ``text`` left to right, without any marker."""
+        fed, required = self._heal(text)
+        ids = self._bos() + self._tokenizer.encode(self._tail(fed, self._budget(max_new_tokens)))
+        # a model must be fed something
+        return Prompt(ids, required) if ids else Prompt(self._tokenizer.encode(text))
+
+    def _heal(self, text: str) -> tuple[str, bytes]:
+        """Split off what is tokenised differently once more follows; returns what is fed, and what is required.
+
+        Pre-tokenisers leave the last character of a run of white space to the word behind it, so of an indentation
+        all but that character is fed: the model then knows how deep the line is. Otherwise it is the last token
+        that may grow.
+        """
+        if text.endswith(_SPACE):
+            return text[:-1], text[-1:].encode()
+        ids = self._tokenizer.encode(text[-_HEAL_CHARS:])
+        last = self._tokenizer.all_bytes[ids[-1]].decode("utf-8", errors="ignore") if ids else ""
+        # a token that begins in the middle of a character is left alone
+        cut = len(text) - len(last) if text.endswith(last) else len(text)
+        return text[:cut], text[cut:].encode("utf-8", errors="replace")
+
+    def _budget(self, max_new_tokens: int) -> int:
+        """Tokens left for text. Raises ``RequestError`` when the answer alone would fill the context."""
+        budget = self._max_tokens - max_new_tokens - len(self.family.template) - 1
+        if budget < 1:
+            raise RequestError(
+                f"max_tokens is {max_new_tokens}; the context of {self._max_tokens} tokens leaves no room for a prompt"
+            )
+        return budget
+
+    def _bos(self) -> list[int]:
+        bos = self._tokenizer.bos_id
+        if bos is None and self.family.has_bos:
+            bos = next(filter(None, map(self._tokenizer.control_id, _BOS_TEXTS)), None)
+        return [] if bos is None else [bos]
+
+    def _count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text))
+
+    def _tail(self, text: str, max_tokens: int) -> str:
+        """The end of ``text`` within ``max_tokens``; if it is cut, from a line's start where there is one."""
+        if max_tokens <= 0:
+            return ""
+        cut = text[-max_tokens * _CHARS_PER_TOKEN :]
+        ids = self._tokenizer.encode(cut)
+        if len(ids) > max_tokens:
+            cut = self._tokenizer.decode(ids[-max_tokens:]).lstrip(_REPLACEMENT)
+        if len(cut) == len(text):
+            return text
+        line_start = cut.find("\n") + 1
+        return cut[line_start:] if line_start < len(cut) else cut
+
+    def _head(self, text: str, max_tokens: int) -> str:
+        """The start of ``text`` within ``max_tokens``; if it is cut, to a line's end where there is one."""
+        cut = text[: max(max_tokens, 0) * _CHARS_PER_TOKEN]
+        ids = self._tokenizer.encode(cut)
+        if len(ids) > max_tokens:
+            cut = self._tokenizer.decode(ids[:max_tokens]).rstrip(_REPLACEMENT)
+        if len(cut) == len(text):
+            return text
+        return cut[: cut.rfind("\n") + 1] or cut
+
+    def _files(self, extra: Iterable[FileContext], budget: int) -> list[int]:
+        """Other files in the family's own format, as many as fit; none where the family has no format."""
+        if not self._shows_files:
+            return []
+        start, current = self._render(self.family.file_start, {}), self._render(self.family.current_file, {})
+        ids: list[int] = []
+        for file in extra:
+            rendered = self._render(self.family.file_template, {"{path}": file.path, "{text}": file.text})
+            if len(start) + len(ids) + len(rendered) + len(current) > budget:
+                break
+            ids += rendered
+        return start + ids + current if ids else []
+
+    def _render(self, template: tuple[str, ...], texts: dict[str, str]) -> list[int]:
+        ids: list[int] = []
+        for part in template:
+            if _is_marker(part):
+                ids.append(self._tokenizer.control_ids[part])
+            else:
+                ids += self._tokenizer.encode(_PLACEHOLDER.sub(lambda match: texts[match.group()], part))
+        return ids

@@ -1,0 +1,83 @@
+"""Text out of byte pieces: the same whatever the pieces, stop strings and line rules included."""
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.request import FinishReason, SamplingParams
+from engine.textstream import TextStream
+
+
+def _run(text: bytes, params: SamplingParams, cuts: list[int], elapsed_ms: float = 0.0) -> tuple[str, str]:
+    """Feed ``text`` cut at ``cuts``; return the whole answer and the reason."""
+    stream, out = TextStream(params), ""
+    borders = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    for start, end in itertools.pairwise(borders):
+        out += stream.push(text[start:end], elapsed_ms)
+        if stream.finish_reason:
+            return out, stream.finish_reason.value
+    return out + stream.flush(), "none"
+
+
+_texts = st.text(alphabet="ab\n é😀", max_size=20).map(str.encode)
+_stops = st.lists(st.text(alphabet="ab\né", min_size=1, max_size=3), max_size=3).map(tuple)
+
+
+@settings(max_examples=300, derandomize=True)
+@given(text=_texts, stops=_stops, cuts=st.lists(st.integers(0, 60), max_size=10))
+def test_stop_strings_do_not_depend_on_the_pieces(text: bytes, stops: tuple[str, ...], cuts: list[int]) -> None:
+    whole = text.decode()
+    found = min((whole.find(stop) for stop in stops if stop in whole), default=None)
+    out, reason = _run(text, SamplingParams(stop=stops), cuts)
+    if found is None:
+        assert (out, reason) == (whole, "none")
+    else:
+        # a longer stop string may begin earlier but end later than a piece shows; the text is then shorter
+        assert reason == "stop"
+        assert whole.startswith(out)
+        assert not any(stop in out for stop in stops)
+
+
+def test_the_earliest_stop_string_wins_and_is_named() -> None:
+    stream = TextStream(SamplingParams(stop=("\n\n", "end")))
+    assert stream.push(b"a end\n\n", 0.0) == "a "
+    assert stream.stop_string == "end"
+
+
+def test_half_a_stop_string_is_held_back_and_given_at_the_end() -> None:
+    stream = TextStream(SamplingParams(stop=("<END>",)))
+    assert stream.push(b"x<EN", 0.0) == "x"
+    assert stream.flush() == "<EN"
+
+
+def test_half_a_character_is_held_back() -> None:
+    stream, smile = TextStream(SamplingParams()), "😀".encode()
+    assert stream.push(smile[:2], 0.0) == ""
+    assert stream.push(smile[2:], 0.0) == "😀"
+    assert TextStream(SamplingParams()).push(b"\xff", 0.0) == "\ufffd"
+
+
+def test_the_time_limit_never_cuts_a_line() -> None:
+    stream = TextStream(SamplingParams(time_limit_ms=100.0))
+    assert stream.push(b"a\nb", 50.0) == "a\nb"
+    assert stream.push(b"c", 500.0) == "c"
+    assert stream.finish_reason is None
+    assert stream.push(b"d\ne", 600.0) == "d\n"
+    assert stream.finish_reason is FinishReason.TIME
+
+
+@settings(max_examples=100, derandomize=True)
+@given(cuts=st.lists(st.integers(0, 60), max_size=12))
+def test_a_block_ends_where_the_indentation_falls(cuts: list[int]) -> None:
+    text = b"if x:\n        y()\n\n        z()\n    w()\nv()\n"
+    out, reason = _run(text, SamplingParams(min_indent=8), cuts)
+    assert reason == "stop"
+    assert out.rstrip() == "if x:\n        y()\n\n        z()"
+    out, _ = _run(text, SamplingParams(min_indent=4), cuts)
+    assert out.rstrip().endswith("    w()")
+
+
+def test_tabs_count_as_indentation() -> None:
+    out, reason = _run(b"a\n\tb\nc", SamplingParams(min_indent=4), [])
+    assert (out, reason) == ("a\n\tb\n", "stop")
