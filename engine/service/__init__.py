@@ -1,0 +1,1 @@
+"""The HTTP service around one engine, its client and its launcher."""

@@ -1,0 +1,1 @@
+"""Midline's language server and command line. It never imports torch; the engine's service does."""
