@@ -1,0 +1,1 @@
+"""Where suggestions come from: the local engine's service, behind one contract."""

@@ -1,0 +1,124 @@
+"""The local engine: its shared service is started on demand and followed until its model is loaded.
+
+It knows when the service can be used, not how it is found or started (``engine.service.launcher``). Bringing it up
+runs in a task of its own: a request that is cancelled never cancels a model that loads.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from engine.checkpoint.store import resolve_model
+from engine.config import ServiceConfig
+from engine.errors import ModelError, ModelNotDownloadedError, ServiceError
+from engine.request import CompletionRequest, Delta
+from engine.service.client import HealthReport, ServiceClient, ServiceState
+from engine.service.launcher import ServiceLauncher
+from lsp_server.backends.base import BackendState, BackendStatus
+
+_PATIENCE_S = 0.05  # a running service answers within this; a starting one is not waited for
+_POLL_S = 0.1
+
+_STATE_OF_SERVICE = {
+    ServiceState.STOPPED: BackendState.STOPPED,
+    ServiceState.LOADING: BackendState.LOADING,
+    ServiceState.READY: BackendState.READY,
+    ServiceState.MODEL_MISSING: BackendState.MODEL_MISSING,
+    ServiceState.FAILED: BackendState.FAILED,
+}
+
+
+class LocalBackend:
+    """A ``Backend`` over the service for one set of engine settings."""
+
+    def __init__(self, config: ServiceConfig, on_status: Callable[[BackendStatus], None] | None = None) -> None:
+        """``on_status`` is called on the event loop whenever the status has changed."""
+        self._launcher = ServiceLauncher(config)
+        self._model = config.engine.model
+        self._on_status = on_status
+        self._status = BackendStatus(BackendState.STOPPED, self._model)
+        self._ready_client: ServiceClient | None = None
+        self._bringing_up: asyncio.Task[None] | None = None
+
+    @property
+    def status(self) -> BackendStatus:
+        """The last known state; costs nothing."""
+        return self._status
+
+    async def ensure_ready(self) -> BackendStatus:
+        """Start whatever is needed, without waiting for a model to load; never raises for a user error."""
+        if self._bringing_up is None or self._bringing_up.done():
+            self._bringing_up = asyncio.create_task(self._bring_up())
+        await asyncio.wait((self._bringing_up,), timeout=_PATIENCE_S)
+        if self._ready_client is not None and not self._bringing_up.done():
+            self._report(BackendState.STARTING)  # the service that was ready has ended
+        return self._status
+
+    async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
+        """Yield deltas; see ``Backend.stream``."""
+        if self._ready_client is None:
+            raise ServiceError("the engine is not ready")
+        async with aclosing(self._ready_client.stream(request)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def restart(self) -> BackendStatus:
+        """Stop the service, for all who share it, and start it again."""
+        await self._abandon_start()
+        try:
+            await self._launcher.stop()
+        except ServiceError as error:
+            self._report(BackendState.FAILED, str(error))
+            return self._status
+        self._report(BackendState.STOPPED)
+        return await self.ensure_ready()
+
+    async def aclose(self) -> None:
+        """Release connections; the service lives on for others."""
+        await self._abandon_start()
+        await self._launcher.aclose()
+
+    async def _bring_up(self) -> None:
+        try:
+            if self._ready_client is None:
+                resolve_model(self._model)
+                if self._status.state is not BackendState.FAILED:  # that stays until a new attempt has come further
+                    self._report(BackendState.STARTING)
+            client = await self._launcher.connect()
+            if client is not self._ready_client:
+                await self._wait_until_loaded(client)
+        except ModelNotDownloadedError as error:
+            self._report(BackendState.MODEL_MISSING, str(error))
+        except (ModelError, ServiceError) as error:
+            self._report(BackendState.FAILED, str(error))
+
+    async def _wait_until_loaded(self, client: ServiceClient) -> None:
+        while True:
+            report = await self._health(client)
+            state = _STATE_OF_SERVICE[report.state]
+            if state is BackendState.READY:
+                self._ready_client = client
+            self._report(state, report.message)
+            if state is not BackendState.LOADING:
+                return
+            await asyncio.sleep(_POLL_S)
+
+    async def _health(self, client: ServiceClient) -> HealthReport:
+        try:
+            return await client.health()
+        except ServiceError:
+            return await self._launcher.status()  # it has ended, and left word why
+
+    def _report(self, state: BackendState, message: str = "") -> None:
+        status = BackendStatus(state, self._model, message)
+        if state is not BackendState.READY:
+            self._ready_client = None
+        if status != self._status:
+            self._status = status
+            if self._on_status is not None:
+                self._on_status(status)
+
+    async def _abandon_start(self) -> None:
+        if self._bringing_up is not None:
+            self._bringing_up.cancel()
+            await asyncio.wait((self._bringing_up,))

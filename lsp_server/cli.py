@@ -1,0 +1,182 @@
+"""The ``midline`` command line: names, options and help texts. Each command's work is in ``lsp_server.commands``.
+
+Command modules are imported when chosen, so that ``midline serve`` starts without the rest.
+Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from engine import __version__
+from engine.config import DEFAULT_MODEL
+from engine.errors import ConfigError, MidlineError, RequestError, UnknownModelError
+from lsp_server.errors import UsageError
+
+app = typer.Typer(
+    name="midline",
+    help="Code completion in the middle of the line: private, local, in any editor.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+models_app = typer.Typer(help="Download, list and remove models.", no_args_is_help=True)
+app.add_typer(models_app, name="models")
+
+_USAGE_ERRORS = (ConfigError, RequestError, UnknownModelError, UsageError)
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help=f"Catalogue name, .gguf file, Hugging Face folder or hf:org/repo[/file]. Default: {DEFAULT_MODEL}.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"midline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    stdio: Annotated[bool, typer.Option("--stdio", help="Speak LSP over stdin and stdout (the default).")] = False,
+    tcp: Annotated[
+        str | None,
+        typer.Option("--tcp", metavar="[HOST:]PORT", help="Listen on this loopback address instead."),
+    ] = None,
+    model: ModelOption = None,
+    log_level: Annotated[
+        str, typer.Option(help="error, warning, info, debug, or trace (which shows your code); to stderr.")
+    ] = "warning",
+) -> None:
+    """Run the language server."""
+    from lsp_server.commands.serve import run_serve
+
+    if stdio and tcp:
+        raise UsageError("--stdio and --tcp exclude each other; give one")
+    run_serve(tcp=tcp, model=model, log_level=log_level)
+
+
+@app.command()
+def engine(
+    model: ModelOption = None,
+    host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="TCP port; without it a Unix socket is used.")] = None,
+    socket: Annotated[str | None, typer.Option(help="Path of the Unix socket. Default: a private one.")] = None,
+    idle_exit: Annotated[
+        float | None,
+        typer.Option("--idle-exit", metavar="SECONDS", help="Exit when idle this long; 0 is never."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="bfloat16, float32 or auto.")] = "auto",
+    threads: Annotated[int, typer.Option(help="Compute threads; 0 takes one per physical core.")] = 0,
+) -> None:
+    """Run the inference service: OpenAI /v1/completions, llama.cpp /infill, /health, /metrics."""
+    from lsp_server.commands.engine import run_engine
+
+    run_engine(
+        model=model,
+        host=host,
+        port=port,
+        socket=socket,
+        idle_exit_s=idle_exit,
+        device=device,
+        dtype=dtype,
+        num_threads=threads,
+    )
+
+
+@app.command()
+def complete(
+    location: Annotated[
+        str, typer.Argument(metavar="FILE:LINE:COL", help="1-based line and column, counted in characters.")
+    ],
+    json: JsonOption = False,
+    model: ModelOption = None,
+) -> None:
+    """Print the suggestion for one place in a file."""
+    from lsp_server.commands.complete import run_complete
+
+    run_complete(location, as_json=json, model=model)
+
+
+@app.command()
+def demo(
+    model: ModelOption = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Do not pause between keystrokes.")] = False,
+) -> None:
+    """Download the model if needed, then type into an example and show what is suggested."""
+    from lsp_server.commands.demo import run_demo
+
+    run_demo(model=model, is_fast=fast)
+
+
+@app.command()
+def doctor(json: JsonOption = False, model: ModelOption = None) -> None:
+    """Print versions, device, model, paths and service state, and what is wrong with them."""
+    from lsp_server.commands.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(as_json=json, model=model))
+
+
+@models_app.command("list")
+def models_list(json: JsonOption = False) -> None:
+    """List the known models and which are downloaded."""
+    from lsp_server.commands.models import run_list
+
+    run_list(as_json=json)
+
+
+@models_app.command("pull")
+def models_pull(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Download a model and verify its checksum."""
+    from lsp_server.commands.models import run_pull
+
+    run_pull(name)
+
+
+@models_app.command("path")
+def models_path(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Print where a downloaded model lies."""
+    from lsp_server.commands.models import run_path
+
+    run_path(name)
+
+
+@models_app.command("remove")
+def models_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Delete a downloaded model."""
+    from lsp_server.commands.models import run_remove
+
+    run_remove(name)
+
+
+def main() -> None:
+    """Entry point of the ``midline`` script: turns errors into one line and an exit code."""
+    try:
+        app()
+    except MidlineError as error:
+        sys.stderr.write(f"midline: {error}\n")
+        sys.exit(2 if isinstance(error, _USAGE_ERRORS) else 1)
+    except KeyboardInterrupt:
+        sys.stderr.write("midline: interrupted\n")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""The command line's subcommands, one file each; imported only when chosen."""

@@ -1,0 +1,113 @@
+"""``midline demo``: downloads the model if needed, types into an example, and shows each suggestion as it comes."""
+
+import asyncio
+import statistics
+import time
+from dataclasses import replace
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from engine.checkpoint.store import pull_model, resolve_model
+from engine.errors import ModelNotDownloadedError, ServiceError
+from engine.paths import config_file
+from lsp_server.commands.models import download_progress
+from lsp_server.demo.editor import DemoEditor, Ghost
+from lsp_server.demo.script import EXAMPLE_NAME, Scene, load_script
+from lsp_server.settings import load_config
+
+_KEY_INTERVAL_S = 0.08
+_READ_PAUSE_S = 0.8
+_LOAD_TIMEOUT_S = 180.0
+
+
+def run_demo(model: str | None, is_fast: bool) -> None:
+    """Run the demo; a terminal sees it being typed, a pipe gets the finished lines."""
+    console = Console(highlight=False)
+    name = model or load_config(config_file()).engine.model
+    try:
+        resolve_model(name)
+    except ModelNotDownloadedError:
+        console.print(f"Downloading [bold]{escape(name)}[/] (once) …")
+        with download_progress(console) as progress:
+            pull_model(name, progress)
+    asyncio.run(_play(console, name, is_fast or not console.is_terminal))
+
+
+async def _play(console: Console, model: str, is_fast: bool) -> None:
+    lines, scenes = load_script()
+    editor = DemoEditor(EXAMPLE_NAME, lines)
+    try:
+        with console.status(f"Starting the language server and loading {escape(model)} …"):
+            started = time.monotonic()
+            await editor.start(model)
+            await editor.wait_until_ready(_LOAD_TIMEOUT_S)
+        console.print(f"[bold]{escape(model)}[/] is ready after {time.monotonic() - started:.1f} s.")
+        console.print(
+            f"Typing into [bold]{EXAMPLE_NAME}[/]; what Midline suggests is shown [italic cyan]like this[/].\n"
+        )
+        latencies, added = [], 0
+        for scene in scenes:
+            first_line = scene.line + added
+            _print_line(console, first_line - 1, editor.lines[first_line - 1])
+            ghost = await _play_scene(console, editor, replace(scene, line=first_line), is_fast)
+            latencies += [ghost.latency_ms] if ghost.text else []
+            added += ghost.text.count("\n")
+    finally:
+        await editor.close()
+    if not latencies:
+        raise ServiceError("the model suggested nothing in the whole example; run: midline doctor")
+    console.print(
+        f"[bold]{len(latencies)} of {len(scenes)}[/] places got a suggestion, in the median"
+        f" [bold]{statistics.median(latencies):.0f} ms[/] after the last key (waiting for a pause in typing included)."
+    )
+    console.print("Next: open your editor; the README's section “Editors” has the few lines it needs.", style="dim")
+
+
+async def _play_scene(console: Console, editor: DemoEditor, scene: Scene, is_fast: bool) -> Ghost:
+    """Type one text key by key, wait for the suggestion, and accept it."""
+    line, column = scene.line, len(scene.indentation)
+    editor.set_line(line, scene.indentation)
+    asking: asyncio.Task[Ghost] | None = None
+    older: list[asyncio.Task[Ghost]] = []
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        for key in scene.typed:
+            line, column = editor.insert(line, column, key)
+            if asking:
+                older.append(asking)  # the server answers it, with nothing, as soon as it sees the next one
+            asking = asyncio.create_task(editor.ask(line, column))
+            live.update(_render(line, editor.lines[line], "", None), refresh=True)
+            await asyncio.sleep(0 if is_fast else _KEY_INTERVAL_S)
+        assert asking is not None
+        ghost = await asking
+        await asyncio.gather(*older)
+        live.update(_render(line, editor.lines[line], ghost.text, ghost.latency_ms), refresh=True)
+        await asyncio.sleep(0 if is_fast else _READ_PAUSE_S)
+    console.print()
+    if ghost.text:
+        editor.insert(line, column, ghost.text)
+    return ghost
+
+
+def _print_line(console: Console, number: int, text: str) -> None:
+    console.print(_numbered(number, Text(text, style="dim")), no_wrap=True, overflow="ellipsis")
+
+
+def _numbered(number: int, text: Text) -> Text:
+    return Text.assemble((f"{number + 1:4d} │ ", "dim"), text)
+
+
+def _render(number: int, typed: str, ghost: str, latency_ms: float | None) -> Text:
+    """The cursor's line with its ghost text; further lines of the ghost below it."""
+    first, *more = ghost.split("\n")
+    shown = _numbered(number, Text.assemble((typed, "bold"), (first, "italic cyan")))
+    shown.no_wrap, shown.overflow = True, "ellipsis"
+    for offset, line in enumerate(more, 1):
+        shown.append("\n")
+        shown.append_text(_numbered(number + offset, Text(line, style="italic cyan")))
+    if latency_ms is not None:
+        note = f"{latency_ms:.0f} ms" if ghost else f"no suggestion ({latency_ms:.0f} ms)"
+        shown.append(f"\n     └ {note}", style="green" if ghost else "yellow")
+    return shown

@@ -1,0 +1,72 @@
+"""``midline engine``: the inference service in the foreground, for other clients too. Imports no torch.
+
+The service is a process of its own; this command prepares it and becomes it.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+import engine
+from engine.checkpoint.store import resolve_model
+from engine.config import ServiceConfig
+from engine.errors import ServiceError
+from engine.paths import config_file
+from engine.service.launcher import ServiceLauncher
+from engine.service.registration import is_process_alive, read_registration
+from lsp_server.settings import load_config, merge
+
+
+def run_engine(
+    model: str | None,
+    host: str,
+    port: int | None,
+    socket: str | None,
+    idle_exit_s: float | None,
+    device: str,
+    dtype: str,
+    num_threads: int,
+) -> None:
+    """Run the service until it ends; tells address and token on stderr. Does not return.
+
+    A service in the background for the same settings makes way: editors find this one. Without
+    ``idle_exit_s`` it never exits by itself, since a person runs it.
+    """
+    options = {"model": model, "device": device, "dtype": dtype, "num_threads": num_threads}
+    given = {name: value for name, value in options.items() if value not in (None, "auto", 0)}
+    settings = merge(load_config(config_file()), {"engine": given})
+    launcher = ServiceLauncher(ServiceConfig(engine=settings.engine, idle_exit_s=idle_exit_s or 0.0))
+    resolve_model(launcher.config.engine.model)  # a model that is not there is told before anything starts
+    asyncio.run(_make_way(launcher))
+    arguments = ["--settings", json.dumps(asdict(launcher.config)), "--foreground", "--host", host]
+    if port is not None:
+        arguments += ["--port", str(port)]
+    if socket is not None:
+        arguments += ["--socket", str(Path(socket).expanduser().absolute())]
+    _become([sys.executable, "-m", "engine.service", *arguments])
+
+
+async def _make_way(launcher: ServiceLauncher) -> None:
+    registration = read_registration(launcher.files.registration)
+    if registration is None or registration.error or not is_process_alive(registration.pid):
+        return
+    if registration.is_foreground:
+        raise ServiceError(
+            f"an engine for these settings runs already at {registration.address} "
+            f"(process {registration.pid}); end it first"
+        )
+    await launcher.stop()
+
+
+def _become(command: list[str]) -> None:
+    os.chdir(Path(engine.__file__).parents[1])  # -m imports from the working folder: never from the user's
+    if os.name == "nt":  # exec would return to the shell at once there
+        raise typer.Exit(subprocess.call(command))
+    sys.stderr.flush()
+    os.execv(command[0], command)

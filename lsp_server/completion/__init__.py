@@ -1,0 +1,1 @@
+"""From a cursor in a document to a suggestion: one pipeline, no editor types."""

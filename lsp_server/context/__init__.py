@@ -1,0 +1,1 @@
+"""What the model gets to see: windows over the current file."""

@@ -1,0 +1,1 @@
+"""Thin handlers: unwrap an LSP message, call one service, wrap the answer."""

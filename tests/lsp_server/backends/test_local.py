@@ -1,0 +1,104 @@
+"""The local backend with the real service and a tiny model."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.config import EngineConfig, ServiceConfig
+from engine.errors import ServiceError
+from engine.request import CompletionRequest, SamplingParams
+from lsp_server.backends.base import BackendState, BackendStatus
+from lsp_server.backends.local import LocalBackend
+from tests.support.lsp_session import private_folders, until
+from tests.support.services import find_registration, stop_service
+from tests.support.tiny_checkpoints import write_tiny_gguf
+
+
+@pytest.fixture
+async def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
+    for name, value in private_folders(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    yield tmp_path
+    await stop_service(tmp_path)
+
+
+async def until_ready(backend: LocalBackend) -> None:
+    deadline_s = time.monotonic() + 120
+    while (await backend.ensure_ready()).state is not BackendState.READY:
+        assert time.monotonic() < deadline_s, backend.status
+        await asyncio.sleep(0.02)
+
+
+async def generate(backend: LocalBackend) -> str:
+    request = CompletionRequest("def f():\n    return ", "\n", SamplingParams(max_tokens=4))
+    return "".join([delta.text async for delta in backend.stream(request)])
+
+
+async def test_follows_the_service_through_start_death_and_restart(folder: Path) -> None:
+    seen: list[BackendStatus] = []
+    model = str(write_tiny_gguf(folder / "tiny.gguf", seed=2))
+    backend = LocalBackend(ServiceConfig(EngineConfig(model=model)), seen.append)
+    assert backend.status == BackendStatus(BackendState.STOPPED, model)
+    with pytest.raises(ServiceError, match="not ready"):
+        await generate(backend)
+
+    request = asyncio.create_task(backend.ensure_ready())
+    await asyncio.sleep(0)
+    request.cancel()  # the start goes on
+    await until(lambda: backend.status.state is BackendState.READY, timeout_s=120)
+    assert [status.state.value for status in seen] == ["starting", "loading", "ready"]
+    text = await generate(backend)
+    assert text
+
+    first = find_registration(folder)
+    assert first is not None
+    os.kill(first.pid, signal.SIGKILL)
+    await until(lambda: not psutil.pid_exists(first.pid))
+    await until_ready(backend)
+    second = find_registration(folder)
+    assert second is not None
+    assert second.pid != first.pid
+    assert await generate(backend) == text
+
+    await backend.restart()
+    await until_ready(backend)
+    third = find_registration(folder)
+    assert third is not None
+    assert third.pid != second.pid
+    await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    ("model", "state", "message"),
+    [
+        ("qwen2.5-coder-0.5b", BackendState.MODEL_MISSING, "run: midline models pull qwen2.5-coder-0.5b"),
+        ("qwen9", BackendState.FAILED, "unknown model 'qwen9'"),
+        ("none.gguf", BackendState.FAILED, "no such model file: none.gguf"),
+    ],
+)
+async def test_model_that_cannot_be_used_is_a_status_and_starts_nothing(
+    folder: Path, model: str, state: BackendState, message: str
+) -> None:
+    backend = LocalBackend(ServiceConfig(EngineConfig(model=model)))
+    status = await backend.ensure_ready()
+    assert status.state is state
+    assert message in status.message
+    assert not (folder / "state").exists()
+    await backend.aclose()
+
+
+async def test_model_that_does_not_load_is_a_failure_with_its_reason(folder: Path) -> None:
+    (folder / "broken.gguf").write_bytes(b"GGUF" + b"\0" * 100)
+    backend = LocalBackend(ServiceConfig(EngineConfig(model=str(folder / "broken.gguf"))))
+    deadline_s = time.monotonic() + 120
+    while (status := await backend.ensure_ready()).state is not BackendState.FAILED:
+        assert time.monotonic() < deadline_s, status
+        await asyncio.sleep(0.05)
+    assert "broken.gguf" in status.message
+    await backend.aclose()

@@ -1,0 +1,67 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import ConfigError
+from lsp_server.config import MidlineConfig
+from lsp_server.settings import _RULES, load_config, merge
+
+
+def test_missing_file_means_defaults(tmp_path: Path) -> None:
+    assert load_config(tmp_path / "none.toml") == MidlineConfig()
+
+
+def test_file_is_laid_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        'enabled = false\n[completion]\ndebounce_ms = 5\n[service]\nidle_exit_s = 7\n[engine]\nmodel = "m"\n'
+    )
+    config = load_config(file)
+    assert (config.enabled, config.completion.debounce_ms, config.service.idle_exit_s) == (False, 5, 7.0)
+    assert (config.engine.model, config.completion.max_line_tokens) == ("m", 32)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"enabeld": True}, "unknown setting enabeld; known here: enabled, completion, context, engine, service"),
+        ({"completion": {"x": 1}}, "unknown setting completion.x; known here: debounce_ms, multiline, "),
+        ({"completion": {"debounce_ms": -1}}, "completion.debounce_ms is -1; it must be 0 or more"),
+        ({"completion": {"debounce_ms": "5"}}, "completion.debounce_ms is '5'; it must be a whole number"),
+        ({"completion": {"debounce_ms": True}}, "completion.debounce_ms is True; it must be a whole number"),
+        ({"completion": {"multiline": "always"}}, "completion.multiline is 'always'; it must be one of auto, never"),
+        ({"completion": 3}, "completion must be a table of settings, not 3"),
+        ({"enabled": 1}, "enabled is 1; it must be true or false"),
+        ({"engine": {"model": ""}}, "engine.model is ''; it must be a model's name or path"),
+        ({"engine": {"dtype": "int8"}}, "engine.dtype is 'int8'; it must be one of auto, bfloat16, float32"),
+        ({"service": {"idle_exit_s": float("nan")}}, "service.idle_exit_s is nan; it must be a number"),
+        ([], "the settings must be a table of settings, not []"),
+    ],
+)
+def test_bad_setting_names_path_and_rule(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        merge(MidlineConfig(), settings)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("content", [b"enabled = ", b"\xff\xfe", b"[completion]\nx = 1\n"])
+def test_bad_file_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"config\.toml") as caught:
+        load_config(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_rule_belongs_to_a_setting_whose_default_keeps_it() -> None:
+    for path, (is_valid, _) in _RULES.items():
+        value: Any = MidlineConfig()
+        for name in path.split("."):
+            value = getattr(value, name)
+        assert is_valid(value), path
+
+
+def test_folder_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_config(tmp_path)

@@ -1,0 +1,102 @@
+"""HumanEval single-line infilling: the holes, and running a filled program's tests.
+
+The runner executes code that a model wrote. Each program gets a process of its own with a time and memory limit, an
+empty folder as working directory, an empty environment and no network.
+"""
+
+import gzip
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_DEFAULT_DATA = Path(__file__).resolve().parents[2].parent / "shared/data/humaneval-infilling"
+_FILE = "HumanEval-SingleLineInfilling.jsonl.gz"
+_TIMEOUT_S = 10.0
+_MEMORY_BYTES = 2 << 30
+# Where a network namespace cannot be had, at least Python's way to the network is closed.
+_PRELUDE = "import socket\nsocket.socket = None\nsocket.create_connection = None\n"
+
+
+@dataclass(frozen=True)
+class Hole:
+    """One missing line; all three parts end with a line feed."""
+
+    prefix: str
+    suffix: str
+    line: str
+    test: str
+    entry_point: str
+
+    @property
+    def indent(self) -> str:
+        """The missing line's white space."""
+        return self.line[: len(self.line) - len(self.line.lstrip(" \t"))]
+
+
+def load_holes(count: int) -> list[Hole]:
+    """The first ``count`` holes after a fixed shuffle; skips the test where the data is not at hand."""
+    path = Path(os.environ.get("MIDLINE_HUMANEVAL", _DEFAULT_DATA)) / _FILE
+    if not path.exists():
+        pytest.skip(f"no HumanEval infilling data at {path}; set MIDLINE_HUMANEVAL to its folder")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    random.Random(0).shuffle(rows)
+    return [
+        Hole(row["prompt"], row["suffix"], row["canonical_solution"], row["test"], row["entry_point"])
+        for row in rows[:count]
+    ]
+
+
+def passes_tests(hole: Hole, line: str) -> bool:
+    """Whether the program with ``line`` (ending in a line feed) in the hole passes its tests."""
+    program = f"{hole.prefix}{line}{hole.suffix}\n{hole.test}\ncheck({hole.entry_point})\n"
+    return run_program(_PRELUDE + program)
+
+
+def _limit_resources() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(_TIMEOUT_S), int(_TIMEOUT_S)))
+
+
+def run_program(program: str) -> bool:
+    """Run untrusted Python; True when it ends by itself, in time and without an error."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="midline-untrusted-") as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(program, encoding="utf-8")
+        command = [*_without_network(), sys.executable, "-I", "-S", str(path)]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_TIMEOUT_S,
+                preexec_fn=_limit_resources,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
+
+
+def _without_network() -> list[str]:
+    """Command prefix for an empty network namespace, where this user may make one."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        return []
+    prefix = [unshare, "--net"] if os.geteuid() == 0 else [unshare, "--user", "--net"]
+    is_allowed = subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
+    return prefix if is_allowed else []
