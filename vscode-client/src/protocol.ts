@@ -1,0 +1,37 @@
+/**
+ * What the server and this client say to each other beyond LSP. Mirrors the server's side; knows no editor.
+ */
+
+/** Notification from the server: the state of its engine. Sent because `InitializationOptions` asks for it. */
+export const STATUS_METHOD = "midline/status";
+
+const SERVER_STATES = ["stopped", "starting", "loading", "ready", "model_missing", "failed"] as const;
+export type ServerState = (typeof SERVER_STATES)[number];
+
+/** `model` and `message` are empty when there is nothing to say. */
+export interface ServerStatus {
+  readonly state: ServerState;
+  readonly model: string;
+  readonly message: string;
+}
+
+/** Settings by nested name, as in the server's own tree; only what the user has set. */
+export type SettingsTree = Record<string, unknown>;
+
+export interface InitializationOptions {
+  readonly midline: { readonly status: true; readonly settings: SettingsTree };
+}
+
+/** The status in a notification's parameters, or undefined where they are not one. */
+export function parseServerStatus(params: unknown): ServerStatus | undefined {
+  if (typeof params !== "object" || params === null || !("state" in params)) {
+    return undefined;
+  }
+  const state = SERVER_STATES.find((known) => known === params.state);
+  return state && { state, model: textOf(params, "model"), message: textOf(params, "message") };
+}
+
+function textOf(params: object, name: string): string {
+  const value: unknown = Reflect.get(params, name);
+  return typeof value === "string" ? value : "";
+}
