@@ -1,0 +1,86 @@
+"""How good the fills are: HumanEval single-line infilling, greedy, run against the tests of each problem."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from engine.engine import Engine
+from engine.request import CompletionRequest, SamplingParams
+from tests.real_model.conftest import load
+from tests.support.humaneval import Hole, load_holes, passes_tests
+
+pytestmark = pytest.mark.timeout(1500)
+_SAMPLING = SamplingParams(max_tokens=96, stop=("\n",))
+
+
+def _fill(engine: Engine, prefix: str, suffix: str) -> str:
+    return "".join(delta.text for delta in engine.generate(CompletionRequest(prefix, suffix, _SAMPLING)))
+
+
+def _at_line_start(engine: Engine, hole: Hole) -> str:
+    """The benchmark's own convention: the model writes the whole line."""
+    return _fill(engine, hole.prefix, hole.suffix) + "\n"
+
+
+def _after_indentation(engine: Engine, hole: Hole) -> str:
+    """As an editor has it: the cursor stands behind the indentation, the line's end after it."""
+    return hole.indent + _fill(engine, hole.prefix + hole.indent, "\n" + hole.suffix) + "\n"
+
+
+def _measure(engine: Engine, count: int, fill: Callable[[Engine, Hole], str]) -> tuple[float, float, float]:
+    """Shares of holes filled exactly, whose program passes its tests, and whose indentation is right."""
+    holes = load_holes(count)
+    lines = [fill(engine, hole) for hole in holes]
+    exact = sum(line == hole.line for line, hole in zip(lines, holes, strict=True)) / count
+    passed = sum(passes_tests(hole, line) for line, hole in zip(lines, holes, strict=True)) / count
+    indented = sum(
+        line[: len(line) - len(line.lstrip(" \t"))] == hole.indent for line, hole in zip(lines, holes, strict=True)
+    )
+    print(
+        f"\n{engine.info.model} {fill.__name__} n={count}: exact {exact:.4f}, pass@1 {passed:.4f}, indented {indented}"
+    )
+    return exact, passed, indented / count
+
+
+def test_the_runner_tells_right_from_wrong() -> None:
+    hole = load_holes(1)[0]
+    assert passes_tests(hole, hole.line)
+    assert not passes_tests(hole, hole.indent + "return None\n")
+    assert not passes_tests(hole, hole.indent + "while True: pass\n")
+    assert not passes_tests(
+        hole, hole.line + hole.indent + "import urllib.request; urllib.request.urlopen('http://[::1]')\n"
+    )
+
+
+@pytest.mark.real_model
+def test_the_default_model_passed_its_self_test(default_engine: Engine) -> None:
+    assert default_engine.info.self_test == "passed"
+
+
+@pytest.mark.real_model
+def test_default_model_at_line_start(default_engine: Engine) -> None:
+    _, passed, _ = _measure(default_engine, 150, _at_line_start)
+    assert passed >= 0.48  # llama.cpp with the same file: 0.507
+
+
+@pytest.mark.real_model
+def test_default_model_after_the_indentation(default_engine: Engine) -> None:
+    _, passed, indented = _measure(default_engine, 100, _after_indentation)
+    assert passed >= 0.58  # without token healing: 0.20
+    assert indented == 1.0
+
+
+@pytest.mark.real_model_large
+def test_large_model_at_line_start() -> None:
+    _, passed, _ = _measure(load("qwen2.5-coder-1.5b"), 80, _at_line_start)
+    assert passed >= 0.82  # llama.cpp with the same file: 0.8625
+
+
+@pytest.mark.real_model_large
+def test_experimental_model_continues_left_to_right() -> None:
+    if os.environ.get("CI"):
+        pytest.skip("only the default model is downloaded in CI")
+    engine = load("smollm2-135m")
+    assert (engine.info.fim_family, engine.info.self_test) == ("left-to-right", "skipped")
+    assert "return" in _fill(engine, "def add(a, b):\n    ", "")
