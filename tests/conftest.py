@@ -28,6 +28,8 @@ def _own_folders(
 
     Tests of the real model read the user's model folder, and run as the user would, with all threads.
     """
+    for name in ("NO_COLOR", "FORCE_COLOR", "MIDLINE_ENGINE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
     home: Path = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("MIDLINE_STATE_DIR", str(home / "state"))
     monkeypatch.setenv("MIDLINE_CONFIG", str(home / "config.toml"))
