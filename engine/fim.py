@@ -97,8 +97,13 @@ FAMILIES: tuple[FimFamily, ...] = (
         architectures=("qwen2",),
     ),
     FimFamily(
-        "starcoder",  # also Granite Code and others with its vocabulary
+        "starcoder",  # and others with its vocabulary
         ("<fim_prefix>", "<fim_suffix>", "{suffix}", "<fim_middle>", "{prefix}", "{typed}"),
+    ),
+    FimFamily(
+        "codestral",
+        ("[SUFFIX]", "{suffix}", "[PREFIX]", "{prefix}", "{typed}"),
+        has_bos=True,
     ),
     FimFamily(
         "aixcoder",
@@ -159,14 +164,17 @@ class PromptBuilder:
         """A prompt for the text between ``prefix`` and ``suffix``, cut at line borders to fit the context.
 
         The cursor's line may take half of the room, the suffix a third of what is left, the text before the line
-        the rest; other files get what remains after that.
+        the rest; other files get what remains after that. Raises ``RequestError`` when there is no room, or nothing
+        to continue.
         """
-        budget = self._budget(max_new_tokens)
+        if not self.family.markers:
+            return self.continuation(prefix, max_new_tokens)
         split = prefix.rfind("\n") + 1
         typed, required = self._heal(prefix[split:])
+        budget = self._budget(max_new_tokens, required)
         texts = {"{typed}": self._tail(typed, budget // 2)}
         budget -= self._count(texts["{typed}"])
-        texts["{suffix}"] = self._head(suffix, budget // 3) if self.family.markers else ""
+        texts["{suffix}"] = self._head(suffix, budget // 3)
         budget -= self._count(texts["{suffix}"])
         texts["{prefix}"] = self._tail(prefix[:split], budget)
         budget -= self._count(texts["{prefix}"])
@@ -174,11 +182,18 @@ class PromptBuilder:
         return Prompt(ids, required)
 
     def continuation(self, text: str, max_new_tokens: int) -> Prompt:
-        """A prompt that continues ``text`` left to right, without any marker."""
+        """A prompt that continues ``text`` left to right, without any marker.
+
+        Raises ``RequestError`` when there is no room, or nothing to continue.
+        """
         fed, required = self._heal(text)
-        ids = self._bos() + self._tokenizer.encode(self._tail(fed, self._budget(max_new_tokens)))
-        # a model must be fed something
-        return Prompt(ids, required) if ids else Prompt(self._tokenizer.encode(text))
+        bos = self._bos()
+        if not fed and not bos:
+            fed, required = text, b""  # a model must be fed something
+        ids = bos + self._tokenizer.encode(self._tail(fed, self._budget(max_new_tokens, required)))
+        if not ids:
+            raise RequestError("the prompt is empty; there is nothing to continue")
+        return Prompt(ids, required)
 
     def _heal(self, text: str) -> tuple[str, bytes]:
         """Split off what is tokenised differently once more follows; returns what is fed, and what is required.
@@ -193,11 +208,14 @@ class PromptBuilder:
         last = self._tokenizer.all_bytes[ids[-1]].decode("utf-8", errors="ignore") if ids else ""
         # a token that begins in the middle of a character is left alone
         cut = len(text) - len(last) if text.endswith(last) else len(text)
-        return text[:cut], text[cut:].encode("utf-8", errors="replace")
+        return text[:cut], text[cut:].encode()
 
-    def _budget(self, max_new_tokens: int) -> int:
-        """Tokens left for text. Raises ``RequestError`` when the answer alone would fill the context."""
-        budget = self._max_tokens - max_new_tokens - len(self.family.template) - 1
+    def _budget(self, max_new_tokens: int, required: bytes) -> int:
+        """Tokens left for text beside markers, answer, and what the answer must begin with (a byte each at most).
+
+        Raises ``RequestError`` when there are none.
+        """
+        budget = self._max_tokens - max_new_tokens - len(required) - len(self.family.template) - 1
         if budget < 1:
             raise RequestError(
                 f"max_tokens is {max_new_tokens}; the context of {self._max_tokens} tokens leaves no room for a prompt"
@@ -207,7 +225,7 @@ class PromptBuilder:
     def _bos(self) -> list[int]:
         bos = self._tokenizer.bos_id
         if bos is None and self.family.has_bos:
-            bos = next(filter(None, map(self._tokenizer.control_id, _BOS_TEXTS)), None)
+            bos = next((i for i in map(self._tokenizer.control_id, _BOS_TEXTS) if i is not None), None)
         return [] if bos is None else [bos]
 
     def _count(self, text: str) -> int:

@@ -56,8 +56,11 @@ class Generation:
     def _generate(self, is_cancelled: Callable[[], bool]) -> Iterator[Delta]:
         hidden = self._prefill(is_cancelled)
         decoder, tokenizer = self._model.decoder, self._model.tokenizer
-        while self._num_generated < self._params.max_tokens:
-            token = self._sampler.choose(decoder.logits(hidden)[0], self._constraint.allowed_ids())
+        num_left = self._params.max_tokens
+        while num_left > 0:
+            # a padded embedding has rows that are no tokens
+            logits = decoder.logits(hidden)[0, : tokenizer.vocab_size]
+            token = self._sampler.choose(logits, self._constraint.allowed_ids())
             self._num_generated += 1
             if self._first_token_ms is None:
                 self._first_token_ms = self._elapsed_ms()
@@ -65,12 +68,13 @@ class Generation:
                 yield self._end(FinishReason.STOP)
                 return
             new_bytes = self._constraint.advance(tokenizer.all_bytes[token])
+            num_left -= bool(new_bytes)  # a token that only repeats what was required is none of the answer's
             text = self._text.push(new_bytes, self._elapsed_ms())
             if self._text.finish_reason:
                 yield self._end(self._text.finish_reason, text, (token,))
                 return
             yield Delta(text, (token,), usage=self._usage())
-            if self._num_generated < self._params.max_tokens:
+            if num_left > 0:
                 hidden = decoder.forward([token], self._model.cache, is_cancelled)
         yield self._end(FinishReason.LENGTH)
 
@@ -89,6 +93,7 @@ class Generation:
     def _end(self, reason: FinishReason, text: str = "", token_ids: tuple[int, ...] = ()) -> Delta:
         if reason is not FinishReason.CANCELLED and self._text.finish_reason is None:
             text += self._text.flush()
+            reason = self._text.finish_reason or reason
         usage = self._usage()
         timing = Timing(self._queue_ms, self._first_token_ms, self._elapsed_ms())
         return Delta(text, token_ids, Finished(reason, usage, timing, self._text.stop_string), usage)

@@ -24,6 +24,8 @@ class SamplingParams:
     """How tokens are chosen and when to stop."""
 
     max_tokens: int = 64
+    """Most tokens of new text; tokens that only repeat what stands before the cursor do not count. 0 only computes
+    the prompt, so that it is cached."""
     temperature: float = 0.0
     """0 is greedy."""
     top_k: int = 0
@@ -43,6 +45,9 @@ class SamplingParams:
         _check("temperature", self.temperature, 0.0 <= self.temperature <= 10.0, "between 0 and 10")
         _check("top_k", self.top_k, self.top_k >= 0, "at least 0")
         _check("top_p", self.top_p, 0.0 < self.top_p <= 1.0, "above 0 and at most 1")
+        limit = self.time_limit_ms
+        _check("time_limit_ms", limit, limit is None or limit >= 0.0, "at least 0, or absent")
+        _check("min_indent", self.min_indent, self.min_indent >= 0, "at least 0")
         _check("stop", self.stop, all(self.stop), "a list of non-empty strings")
 
 

@@ -28,7 +28,9 @@ class Sampler:
 
     def _draw(self, scores: Tensor) -> int:
         params = self._params
-        ordered, order = torch.sort(scores.cpu() / params.temperature, descending=True, stable=True)
+        ordered, order = torch.sort(scores.cpu(), descending=True, stable=True)
+        # the largest score becomes 0 before it is divided by what may be tiny
+        ordered = (ordered - ordered[0]) / params.temperature
         keep = min(params.top_k or len(ordered), len(ordered))
         weights = torch.softmax(ordered[:keep], dim=0)
         # the smallest set whose weight reaches top_p; the first is always in it

@@ -63,7 +63,7 @@ class TextStream:
         for line in _lines(text):
             self._line += line
             if min_indent and not self._is_first_line and _is_outside(self._line, min_indent):
-                self.finish_reason = FinishReason.STOP
+                self.finish_reason, self.stop_string = FinishReason.STOP, ""
                 break
             kept += len(line)
             if line.endswith("\n"):

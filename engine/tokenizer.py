@@ -7,11 +7,11 @@ in front, because the model must see the bytes the user has.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from tokenizers import Tokenizer as HFTokenizer
 
 _SP_SPACE = "▁"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -58,10 +58,10 @@ class Tokenizer:
     ) -> None:
         self._splitter = splitter
         self.control_ids = control_ids
-        self._is_control = frozenset(control_ids.values())
         self.bos_id = bos_id
         self.eos_ids = frozenset(eos_ids)
-        self._bytes = [b"" if i in self._is_control else piece_bytes(piece) for i, piece in enumerate(pieces)]
+        is_control = frozenset(control_ids.values())
+        self._bytes = [b"" if i in is_control else piece_bytes(piece) for i, piece in enumerate(pieces)]
 
     @property
     def vocab_size(self) -> int:
@@ -77,8 +77,7 @@ class Tokenizer:
         """Token ids of plain text; never a control token. Lone surrogates become U+FFFD."""
         if not text:
             return []
-        clean = text.encode("utf-8", errors="surrogatepass").decode("utf-8", errors="replace")
-        ids: list[int] = self._splitter.encode(clean, add_special_tokens=False).ids
+        ids: list[int] = self._splitter.encode(_SURROGATE.sub("\ufffd", text), add_special_tokens=False).ids
         return ids
 
     def decode(self, token_ids: Iterable[int]) -> str:
@@ -90,12 +89,5 @@ class Tokenizer:
         return self.control_ids.get(text)
 
     def is_control(self, token_id: int) -> bool:
-        """Whether a token stands for no text."""
-        return token_id in self._is_control
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Load from a ``.gguf`` file or from a folder with ``tokenizer.json``. Raises ``CheckpointError``."""
-    from engine.checkpoint import vocabulary
-
-    return vocabulary.from_folder(path) if path.is_dir() else vocabulary.from_gguf_path(path)
+        """Whether a token stands for no text: a marker, or an id that the vocabulary leaves unused."""
+        return not self._bytes[token_id]

@@ -6,6 +6,7 @@ numpy view per string; a test compares the two.
 Format: the GGUF specification, versions 2 and 3, little endian.
 """
 
+import math
 import mmap
 import struct
 from dataclasses import dataclass
@@ -79,8 +80,7 @@ class GGUFFile:
         """Bytes of a tensor as ``[rows, bytes per row]``, a read-only view into the mapped file."""
         info = self.tensors[name]
         flat = np.frombuffer(self._buffer, dtype=np.uint8, count=info.num_bytes, offset=info.offset)
-        num_rows = int(np.prod(info.shape[:-1], dtype=np.int64)) if len(info.shape) > 1 else 1
-        return flat.reshape(num_rows, -1)
+        return flat.reshape(math.prod(info.shape[:-1]), -1)
 
     def release(self, name: str) -> None:
         """Give the memory of a tensor's mapped pages back, now that they have been read."""
@@ -103,7 +103,9 @@ class GGUFFile:
             key = self._string()
             self.metadata[key] = self._value(self._scalar("<I"))
         rows = [self._tensor_row() for _ in range(num_tensors)]
-        alignment = int(self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT))
+        alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment <= 0:
+            raise CheckpointError(f"{self.path} is damaged: its alignment is {alignment!r}")
         data_start = -(-self._position // alignment) * alignment
         for name, shape, block_type, offset in rows:
             self._add_tensor(name, shape, block_type, data_start + offset)
@@ -127,7 +129,7 @@ class GGUFFile:
             raise CheckpointError(
                 f"{self.path}: rows of {name!r} have {row} values, no multiple of {block_type.name}'s {block_size}"
             )
-        num_values = int(np.prod(shape, dtype=object)) if shape else 1
+        num_values = math.prod(shape)
         num_bytes = num_values // block_size * type_size
         if offset + num_bytes > len(self._buffer):
             raise CheckpointError(
@@ -155,7 +157,7 @@ class GGUFFile:
             return self._string()
         if type_id == GGUFValueType.ARRAY:
             item_type, length = self._scalar("<I"), self._scalar("<Q")
-            if length > _MAX_COUNT:
+            if length > len(self._buffer) - self._position:  # each value has a byte at least
                 raise CheckpointError(f"{self.path} is damaged: it claims an array of {length} values")
             return self._array(item_type, length)
         layout = _SCALARS.get(type_id)  # type: ignore[call-overload]  # an IntEnum key equals the plain number
@@ -165,6 +167,8 @@ class GGUFFile:
 
     def _array(self, item_type: int, length: int) -> list[Any]:
         layout = _SCALARS.get(item_type)  # type: ignore[call-overload]
+        if item_type == GGUFValueType.ARRAY:
+            raise CheckpointError(f"{self.path} is damaged: it has an array of arrays")
         if layout is None:
             return [self._value(item_type) for _ in range(length)]
         values = struct.unpack_from(f"<{length}{layout[1]}", self._buffer, self._position)

@@ -13,21 +13,26 @@ from gguf.constants import GGMLQuantizationType
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from engine.checkpoint import vocabulary
 from engine.checkpoint.blocks import dequantize_into
 from engine.checkpoint.gguf import GGUFFile
 from engine.checkpoint.names import NameMap, gguf_names, hf_names
 from engine.errors import CheckpointError
 from engine.model.config import ModelConfig, config_from_gguf, config_from_json
+from engine.tokenizer import Tokenizer
 
 _ROPE_FACTORS = "rope_freqs.weight"
-# tensors that old exporters wrote and that hold only what the configuration says already
-_REDUNDANT_SUFFIXES = (".rotary_emb.inv_freq", ".attn_rot_embd.weight", "rope_freqs.weight")
+# tensors beside the parameters: rotary factors, and what old exporters wrote although the configuration says it
+_OTHER_SUFFIXES = (".rotary_emb.inv_freq", ".attn_rot_embd.weight", _ROPE_FACTORS)
 
 
 class Checkpoint(Protocol):
     """An open checkpoint."""
 
     config: ModelConfig
+
+    def load_tokenizer(self) -> Tokenizer:
+        """The checkpoint's own tokenizer. Raises ``CheckpointError``."""
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of every parameter the decoder has."""
@@ -44,9 +49,15 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return HFCheckpoint(path) if path.is_dir() else GGUFCheckpoint(GGUFFile(path))
 
 
+def _check_num_layers(config: ModelConfig, num_tensors: int, source: str) -> None:
+    """Damaged files claim billions of layers, whose names alone would fill the memory."""
+    if not 0 < config.num_layers <= num_tensors:
+        raise CheckpointError(f"{source} claims {config.num_layers} layers, but has {num_tensors} tensors")
+
+
 def _match(names: NameMap, present: set[str], source: str) -> None:
     wanted = {tensor for tensors in names.values() for tensor in tensors}
-    left_over = {name for name in present - wanted if not name.endswith(_REDUNDANT_SUFFIXES)}
+    left_over = {name for name in present - wanted if not name.endswith(_OTHER_SUFFIXES)}
     for what, difference in (("lacks", wanted - present), ("has unexpected", left_over)):
         if difference:
             some = ", ".join(sorted(difference)[:3])
@@ -67,11 +78,14 @@ class GGUFCheckpoint:
         embedding = file.tensors.get("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise CheckpointError(f"{file.path} has no token embedding; it is not a language model")
-        self.config = config_from_gguf(
-            file.metadata, embedding.shape[0], "output.weight" not in file.tensors, str(file.path)
-        )
+        self.config = config_from_gguf(file.metadata, file.tensors, embedding.shape[0], str(file.path))
+        _check_num_layers(self.config, len(file.tensors), str(file.path))
         self._names = gguf_names(self.config)
         _match(self._names, set(file.tensors), str(file.path))
+
+    def load_tokenizer(self) -> Tokenizer:
+        """From the file's metadata."""
+        return vocabulary.from_gguf(self._file)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape; stacked parameters have the sum of their parts' rows."""
@@ -124,6 +138,8 @@ class HFCheckpoint:
             raise CheckpointError(f"cannot read {folder / 'config.json'}: {error.strerror}") from error
         except ValueError as error:
             raise CheckpointError(f"{folder / 'config.json'} is not valid JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise CheckpointError(f"{folder / 'config.json'} holds no JSON object")
         self.config = config_from_json(data, str(folder))
         self._where: dict[str, str] = {}  # tensor -> file
         files = sorted(folder.glob("*.safetensors"))
@@ -134,8 +150,13 @@ class HFCheckpoint:
                 self._where.update(dict.fromkeys(tensors.keys(), file.name))
         if self.config.is_tied:
             self._where.pop("lm_head.weight", None)  # some exporters write the shared tensor twice
+        _check_num_layers(self.config, len(self._where), str(folder))
         self._names = hf_names(self.config)
         _match(self._names, set(self._where), str(folder))
+
+    def load_tokenizer(self) -> Tokenizer:
+        """From ``tokenizer.json``."""
+        return vocabulary.from_folder(self._folder)
 
     def _open(self, file: str) -> safe_open:
         try:

@@ -4,6 +4,8 @@ Kinds: byte-level BPE, and SentencePiece's BPE with byte fallback (llama). Anyth
 """
 
 import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,11 @@ def from_gguf_path(path: Path) -> Tokenizer:
 
 def from_gguf(file: GGUFFile) -> Tokenizer:
     """Build the tokenizer that a GGUF file describes. Raises ``CheckpointError``."""
-    metadata, source = file.metadata, str(file.path)
+    with _building(str(file.path)):
+        return _from_metadata(file.metadata, str(file.path))
+
+
+def _from_metadata(metadata: dict[str, Any], source: str) -> Tokenizer:
     kind = metadata.get(_KEY + "model")
     if kind not in ("gpt2", "llama"):
         raise CheckpointError(
@@ -38,14 +44,15 @@ def from_gguf(file: GGUFFile) -> Tokenizer:
     plain_types = (TokenType.NORMAL, TokenType.BYTE)
     plain = {piece: i for i, piece in enumerate(pieces) if types[i] in plain_types}
     control = {piece: i for i, piece in enumerate(pieces) if types[i] not in plain_types}
-    spaces = {piece: i for piece, i in control.items() if not piece.strip()}
+    spaces = {piece: i for piece, i in control.items() if piece.isspace()}
+    plain |= spaces  # added tokens keep the ids that the model's vocabulary gives them
     if kind == "gpt2":
         splitter = _byte_level_splitter(metadata, plain, source)
     else:
         splitter = _sentencepiece_splitter(plain, _need(metadata, "scores", source))
-    _add_spaces(splitter, spaces)
+    splitter.add_tokens(_space_tokens(spaces))
     bos = metadata.get(_KEY + "bos_token_id") if metadata.get(_KEY + "add_bos_token", kind == "llama") else None
-    eos = (metadata.get(f"{_KEY}{name}_token_id") for name in ("eos", "eot", "padding"))
+    eos = (metadata.get(f"{_KEY}{name}_token_id") for name in ("eos", "eot"))
     return Tokenizer(
         splitter,
         pieces,
@@ -91,40 +98,52 @@ def _sentencepiece_splitter(plain: dict[str, int], scores: list[float]) -> HFTok
     return splitter
 
 
-def _add_spaces(splitter: HFTokenizer, spaces: dict[str, int]) -> None:
-    """Let runs of white space that a vocabulary carries as added tokens be found in text.
+def _space_tokens(spaces: Iterable[str]) -> list[AddedToken]:
+    """Runs of white space that a vocabulary carries as added tokens, to be found in text.
 
     All other added tokens are markup, and markup in a user's file is text.
     """
-    if not spaces:
-        return
-    splitter.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in spaces])
-    num_moved = sum(splitter.token_to_id(piece) != i for piece, i in spaces.items())
-    if num_moved:
-        raise CheckpointError(f"{num_moved} white-space tokens of the vocabulary cannot keep their ids")
+    return [AddedToken(piece, normalized=False, special=False) for piece in spaces]
+
+
+@contextmanager
+def _building(source: str) -> Iterator[None]:
+    """Turn what a damaged vocabulary provokes into one line; the tokenizers library raises bare ``Exception``."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        first_line = str(error).partition("\n")[0]
+        raise CheckpointError(f"{source} has an unusable tokenizer: {type(error).__name__}: {first_line}") from None
 
 
 def from_folder(folder: Path) -> Tokenizer:
     """Load ``tokenizer.json``. Raises ``CheckpointError``."""
     path = folder / "tokenizer.json"
     data = _read_json(path)
-    model = data.get("model", {})
+    with _building(str(path)):
+        return _from_json(data, folder)
+
+
+def _from_json(data: dict[str, Any], folder: Path) -> Tokenizer:
+    model = data["model"]
     if model.get("type") != "BPE":
-        raise CheckpointError(f"{path} is of kind {model.get('type')!r}; BPE is supported")
+        raise CheckpointError(f"{folder / 'tokenizer.json'} is of kind {model.get('type')!r}; BPE is supported")
     added = {token["content"]: int(token["id"]) for token in data.get("added_tokens", [])}
-    spaces = {piece for piece in added if not piece.strip()}
+    spaces = {piece: i for piece, i in added.items() if piece.isspace()}
     control = {piece: i for piece, i in added.items() if piece not in spaces}
-    vocabulary: dict[str, int] = model["vocab"]
+    vocabulary: dict[str, int] = {**model["vocab"], **spaces}
     pieces = [""] * (max((*vocabulary.values(), *added.values())) + 1)
     for piece, i in {**vocabulary, **added}.items():
         pieces[i] = piece
     is_sentencepiece = bool(model.get("byte_fallback"))
     # markers are no longer found in text, and nothing is normalised or added around it
-    data["added_tokens"] = [token for token in data.get("added_tokens", []) if token["content"] in spaces]
     model["vocab"] = {piece: i for piece, i in vocabulary.items() if piece not in control}
     model["unk_token"] = None
-    data.update(normalizer=None, post_processor=None, truncation=None, padding=None)
+    data.update(added_tokens=[], normalizer=None, post_processor=None, truncation=None, padding=None)
     splitter = HFTokenizer.from_str(json.dumps(data))
+    splitter.add_tokens(_space_tokens(spaces))
     if is_sentencepiece:
         splitter.normalizer = normalizers.Replace(" ", "▁")
         splitter.pre_tokenizer = None

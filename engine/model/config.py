@@ -3,7 +3,8 @@
 Nothing here is a default of ours: what a checkpoint must say and does not is an error.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +43,6 @@ class ModelConfig:
     is_tied: bool = False
     """The output projection is the embedding."""
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values per token at two bytes a number."""
-        return self.num_layers * 2 * self.num_kv_heads * self.head_dim * 2
-
 
 SUPPORTED_ARCHITECTURES = ("qwen2", "llama")
 
@@ -57,43 +53,62 @@ def _check_architecture(name: str, source: str) -> None:
         raise CheckpointError(f"{source} has architecture {name!r}; {known} are supported")
 
 
-def config_from_gguf(metadata: Mapping[str, Any], vocab_size: int, is_tied: bool, source: str) -> ModelConfig:
-    """Read ``{architecture}.*`` keys. ``source`` names the file in errors."""
-    architecture = metadata.get("general.architecture")
-    if not isinstance(architecture, str):
-        raise CheckpointError(f"{source} does not name its architecture (general.architecture)")
+@contextmanager
+def _reading(source: str) -> Iterator[None]:
+    """Turn what a damaged configuration provokes into one line that names the file."""
+    try:
+        yield
+    except KeyError as error:
+        raise CheckpointError(f"{source} lacks the key {error.args[0]}") from None
+    except (AttributeError, OverflowError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise CheckpointError(f"{source} has an unusable configuration: {error}") from None
+
+
+def _checked(config: ModelConfig, source: str) -> ModelConfig:
+    sizes = ("hidden_size", "ffn_size", "num_heads", "num_kv_heads", "head_dim", "vocab_size", "context_tokens")
+    for name in sizes:
+        if getattr(config, name) <= 0:
+            raise CheckpointError(f"{source} has an unusable configuration: {name} is {getattr(config, name)}")
+    if config.num_heads % config.num_kv_heads or config.head_dim % 2:
+        raise CheckpointError(
+            f"{source} has an unusable configuration: {config.num_heads} heads, {config.num_kv_heads} key-value heads,"
+            f" {config.head_dim} numbers each"
+        )
+    return config
+
+
+def config_from_gguf(
+    metadata: Mapping[str, Any], tensors: Collection[str], vocab_size: int, source: str
+) -> ModelConfig:
+    """Read ``{architecture}.*`` keys; ``tensors`` are the file's tensor names. ``source`` names the file in errors."""
+    architecture = str(metadata.get("general.architecture"))
     _check_architecture(architecture, source)
-
-    def need(key: str) -> Any:
-        value = metadata.get(f"{architecture}.{key}")
-        if value is None:
-            raise CheckpointError(f"{source} lacks the key {architecture}.{key}")
-        return value
-
-    def get(key: str, otherwise: Any) -> Any:
-        return metadata.get(f"{architecture}.{key}", otherwise)
-
-    num_heads, hidden_size = int(need("attention.head_count")), int(need("embedding_length"))
-    scaling = get("rope.scaling.type", "none")
-    if scaling not in ("none", "linear"):
-        raise CheckpointError(f"{source} uses rope scaling {scaling!r}; none and linear are supported in GGUF")
-    return ModelConfig(
-        architecture=architecture,
-        num_layers=int(need("block_count")),
-        hidden_size=hidden_size,
-        ffn_size=int(need("feed_forward_length")),
-        num_heads=num_heads,
-        num_kv_heads=int(get("attention.head_count_kv", num_heads)),
-        head_dim=int(get("attention.key_length", get("rope.dimension_count", hidden_size // num_heads))),
-        vocab_size=vocab_size,
-        context_tokens=int(need("context_length")),
-        rms_eps=float(need("attention.layer_norm_rms_epsilon")),
-        # the GGUF specification's value where the key is absent
-        rope_theta=float(get("rope.freq_base", 10000.0)),
-        rope_scaling=RopeScaling("linear", float(need("rope.scaling.factor"))) if scaling == "linear" else None,
-        has_qkv_bias=architecture == "qwen2",
-        is_tied=is_tied,
-    )
+    # keys of other architectures cannot be meant
+    data = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
+    with _reading(source):
+        num_heads, hidden_size = int(data["attention.head_count"]), int(data["embedding_length"])
+        scaling = data.get("rope.scaling.type", "none")
+        if scaling not in ("none", "linear"):
+            raise CheckpointError(f"{source} uses rope scaling {scaling!r}; none and linear are supported in GGUF")
+        config = ModelConfig(
+            architecture=architecture,
+            num_layers=int(data["block_count"]),
+            hidden_size=hidden_size,
+            ffn_size=int(data["feed_forward_length"]),
+            num_heads=num_heads,
+            num_kv_heads=int(data.get("attention.head_count_kv", num_heads)),
+            head_dim=int(data.get("attention.key_length", data.get("rope.dimension_count", hidden_size // num_heads))),
+            vocab_size=vocab_size,
+            context_tokens=int(data["context_length"]),
+            rms_eps=float(data["attention.layer_norm_rms_epsilon"]),
+            # the GGUF specification's value where the key is absent
+            rope_theta=float(data.get("rope.freq_base", 10000.0)),
+            rope_scaling=RopeScaling("linear", float(data["rope.scaling.factor"])) if scaling == "linear" else None,
+            has_qkv_bias=architecture == "qwen2" or "blk.0.attn_q.bias" in tensors,
+            has_output_bias="blk.0.attn_output.bias" in tensors,
+            is_tied="output.weight" not in tensors,
+        )
+    return _checked(config, source)
 
 
 def _rope_scaling_from_json(data: Mapping[str, Any], source: str) -> RopeScaling | None:
@@ -121,11 +136,13 @@ def config_from_json(data: Mapping[str, Any], source: str) -> ModelConfig:
         raise CheckpointError(f"{source} asks for sliding-window attention, which is not supported")
     if data.get("mlp_bias"):
         raise CheckpointError(f"{source} asks for biases in the feed-forward layers, which is not supported")
-    # newer files keep all rotary values in one table
-    rope = {**data, **(data.get("rope_parameters") or {})}
-    try:
+    if data.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise CheckpointError(f"{source} uses the activation {data['hidden_act']!r}; silu is supported")
+    with _reading(source):
+        # newer files keep all rotary values in one table
+        rope = {**data, **(data.get("rope_parameters") or {})}
         num_heads, hidden_size = int(data["num_attention_heads"]), int(data["hidden_size"])
-        return ModelConfig(
+        config = ModelConfig(
             architecture=architecture,
             num_layers=int(data["num_hidden_layers"]),
             hidden_size=hidden_size,
@@ -142,5 +159,4 @@ def config_from_json(data: Mapping[str, Any], source: str) -> ModelConfig:
             has_output_bias=architecture == "llama" and bool(data.get("attention_bias")),
             is_tied=bool(data.get("tie_word_embeddings")),
         )
-    except KeyError as error:
-        raise CheckpointError(f"{source} lacks the key {error.args[0]!r}") from None
+    return _checked(config, source)

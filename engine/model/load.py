@@ -14,7 +14,7 @@ from engine.model.linear import Linear
 def load_decoder(
     checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, num_positions: int
 ) -> tuple[Decoder, int]:
-    """Read every parameter once, in ``dtype``, onto ``device``; return the decoder and its bytes of weights.
+    """Read every parameter once, in ``dtype``, onto ``device``; return the decoder and the bytes it takes.
 
     Parameters are read one at a time and packed before the next is read, so the peak is the loaded size plus
     the largest parameter.

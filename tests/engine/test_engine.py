@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.config import EngineConfig
 from engine.engine import AsyncEngine, Engine
-from engine.errors import CheckpointError, ConfigError, RequestError
+from engine.errors import CheckpointError, ConfigError, RequestError, ServiceError
 from engine.request import CompletionRequest, Delta, Finished, FinishReason, SamplingParams
 from tests.support.tiny_checkpoints import TinyShape, write_tiny_gguf
 
@@ -115,6 +115,29 @@ def test_left_to_right_has_no_markers(engine: Engine) -> None:
         engine.generate(_request("", None))
 
 
+def test_a_padded_embedding_yields_no_token_outside_the_vocabulary(tmp_path: Path) -> None:
+    engine = _load(write_tiny_gguf(tmp_path / "padded.gguf", TinyShape(num_padding_tokens=4000)))
+    _, ids, _ = _complete(engine, _request("x", temperature=5.0, seed=1, max_tokens=200))
+    assert ids
+    assert max(ids) < engine._model.tokenizer.vocab_size
+
+
+def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "short.gguf", TinyShape(num_padding_tokens=-5))
+    with pytest.raises(CheckpointError, match=r"short.gguf has \d+ tokens in its vocabulary, \d+ in its embedding"):
+        _load(path)
+
+
+def test_tokens_that_repeat_what_was_typed_do_not_count(engine: Engine) -> None:
+    text, ids, finished = _complete(engine, _request("x = def", max_tokens=1))
+    assert len(text.encode()) > 0
+    assert finished.usage.generated_tokens == len(ids) >= 1
+
+
+def test_a_tiny_temperature_is_nearly_greedy(engine: Engine) -> None:
+    assert _complete(engine, _request("a", temperature=1e-40, seed=1))[0] == _complete(engine, _request("a"))[0]
+
+
 def test_cancelling_between_layers_commits_nothing_and_the_next_answer_is_right(engine: Engine) -> None:
     request = _request("def g(x):\n    return x", "\n")
     expected = _complete(engine, request)[:2]
@@ -124,6 +147,8 @@ def test_cancelling_between_layers_commits_nothing_and_the_next_answer_is_right(
         deltas = list(engine.generate(request, lambda asked=asked: next(asked)))  # type: ignore[misc]
         assert deltas[-1].finished is not None
         assert deltas[-1].finished.reason is FinishReason.CANCELLED
+        if num_layers < 2:  # the first pass was given up
+            assert len(engine._model.cache.token_ids) <= 3
         assert _complete(engine, request)[:2] == expected
 
 
@@ -190,10 +215,16 @@ async def test_streams_run_in_order_and_give_the_blocking_engine_s_text(engine: 
     expected = [_complete(engine, request)[0] for request in requests]
     runner = AsyncEngine(engine)
 
-    async def read(request: CompletionRequest) -> str:
-        return "".join([delta.text async for delta in runner.stream(request)])
+    ended = []
 
-    assert await asyncio.gather(*map(read, requests)) == expected
+    async def read(number: int) -> str:
+        text = "".join([delta.text async for delta in runner.stream(requests[number])])
+        ended.append(number)
+        return text
+
+    assert await asyncio.gather(*map(read, range(3))) == expected
+    assert ended == [0, 1, 2]
+    await _until(lambda: not runner.num_running)
     assert (runner.num_running, runner.num_waiting) == (0, 0)
     await runner.aclose()
 
@@ -205,6 +236,8 @@ async def test_closing_a_stream_stops_the_running_pass_and_drops_waiting_ones(en
     readers = [asyncio.create_task(anext(runner.stream(_request("a")))) for _ in range(3)]
     await _until(lambda: runner.num_running == 1 and runner.num_waiting == 2)
     readers[1].cancel()
+    await _until(lambda: runner.num_waiting == 1)  # while the first is still running
+    assert runner.num_running == 1
     readers[0].cancel()
     await _until(lambda: slow.started == 2)  # the second never reached the engine, the third runs
     slow.is_held = False
@@ -228,6 +261,9 @@ async def test_closing_the_engine_ends_every_reader(engine: Engine) -> None:
     for deltas in await asyncio.wait_for(asyncio.gather(*readers), 5):
         assert deltas[-1].finished is not None
         assert deltas[-1].finished.reason is FinishReason.CANCELLED
+    with pytest.raises(ServiceError, match="the engine is closed"):
+        await anext(runner.stream(_request("a")))
+    assert runner.num_waiting == 0
 
 
 async def test_a_bad_prompt_is_raised_to_its_reader_alone(engine: Engine) -> None:

@@ -40,6 +40,7 @@ def _shown(tokenizer: Tokenizer, ids: list[int]) -> str:
         ("mellum", "<fim_suffix>S<fim_prefix>A\n<fim_middle>x ="),
         ("codeqwen", "<fim_prefix>A\n<fim_suffix>S<fim_middle>x ="),
         ("starcoder", "<fim_prefix><fim_suffix>S<fim_middle>A\nx ="),
+        ("codestral", "<s>[SUFFIX]S[PREFIX]A\nx ="),
         ("aixcoder", "<s>▁<AIX-SPAN-PRE>▁<AIX-SPAN-POST>S\n▁<AIX-SPAN-MIDDLE>A\nx ="),
         ("left-to-right", "A\nx ="),
     ],
@@ -53,8 +54,8 @@ def test_each_family_s_prompt(tmp_path: Path, name: str, expected: str) -> None:
 
 
 def test_every_family_is_in_the_table_above() -> None:
-    assert len(FAMILIES) == 8
-    assert len({family.name for family in (*FAMILIES, LEFT_TO_RIGHT)}) == 9
+    assert len(FAMILIES) == 9
+    assert len({family.name for family in (*FAMILIES, LEFT_TO_RIGHT)}) == 10
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f.is_detected], ids=lambda f: f.name)
@@ -156,6 +157,21 @@ def test_a_prompt_fits_and_is_cut_at_lines(tokenizer: Tokenizer, prefix: str, su
     assert prefix[line_start:].endswith(typed)
     if shown_prefix and len(shown_prefix) < line_start and "\n" in shown_prefix[:-1]:
         assert prefix[line_start - len(shown_prefix) - 1] == "\n"
+
+
+def test_a_long_line_of_a_continuation_is_cut_to_the_room_there_is(tokenizer: Tokenizer) -> None:
+    builder = PromptBuilder(family_named("qwen"), tokenizer, 100)
+    for text in ("😀" * 600, "x" * 5000):
+        assert 0 < len(builder.continuation(text, 80).ids) <= 20
+
+
+def test_left_to_right_feeds_what_there_is(tmp_path: Path) -> None:
+    tokenizer = from_gguf_path(write_tiny_gguf(tmp_path / "t.gguf"))
+    builder = PromptBuilder(LEFT_TO_RIGHT, tokenizer, 100)
+    prompt = builder.infill("for", "suffix that is not shown", (), 16)
+    assert (tokenizer.decode(prompt.ids), prompt.required) == ("for", b"")
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        builder.infill("", "x", (), 16)
 
 
 def test_an_answer_that_fills_the_context_is_refused(tokenizer: Tokenizer) -> None:

@@ -8,12 +8,14 @@ from gguf import GGUFWriter
 from gguf.constants import TokenType
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as ReferenceTokenizer
-from tokenizers import models, normalizers, trainers
 
+from engine.checkpoint.pretokenizers import PATTERNS
+from engine.checkpoint.source import open_checkpoint
 from engine.checkpoint.vocabulary import from_folder, from_gguf_path
 from engine.errors import CheckpointError
-from engine.tokenizer import Tokenizer, load_tokenizer
+from engine.tokenizer import Tokenizer
 from tests.support.tiny_checkpoints import CONTROL_TOKENS, tiny_tokenizer, write_tiny_folder, write_tiny_gguf
 
 FIXTURES = (
@@ -31,7 +33,8 @@ FIXTURES = (
 def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     folder = tmp_path_factory.mktemp("tiny")
     is_gguf = request.param == "gguf"
-    return load_tokenizer(write_tiny_gguf(folder / "t.gguf") if is_gguf else write_tiny_folder(folder / "hf"))
+    path = write_tiny_gguf(folder / "t.gguf") if is_gguf else write_tiny_folder(folder / "hf")
+    return open_checkpoint(path).load_tokenizer()
 
 
 @pytest.mark.parametrize("text", FIXTURES)
@@ -60,11 +63,56 @@ def test_markers_in_text_are_text(tokenizer: Tokenizer) -> None:
 
 
 def test_lone_surrogates_become_replacement_characters(tokenizer: Tokenizer) -> None:
-    assert "\ufffd" in tokenizer.decode(tokenizer.encode("a\ud800b"))
+    assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a\ufffdb"
 
 
 def test_end_of_sequence_ids_are_known(tokenizer: Tokenizer) -> None:
     assert tokenizer.control_id("<|endoftext|>") in tokenizer.eos_ids
+
+
+@pytest.mark.parametrize("text", FIXTURES)
+def test_patterns_split_as_independent_pretokenizers_do(text: str) -> None:
+    """The tokenizers library has GPT-2's rule built in, and one that splits digits off."""
+    references = {
+        "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        "smollm": pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False, use_regex=True)]
+        ),
+    }
+    for name, reference in references.items():
+        ours = pre_tokenizers.Sequence(
+            [
+                *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[name]),
+                pre_tokenizers.ByteLevel(False, use_regex=False),
+            ]
+        )
+        assert ours.pre_tokenize_str(text) == reference.pre_tokenize_str(text)
+
+
+_SPACES = ("        ", "\t\t")
+
+
+def _with_space_tokens(folder: Path, kind: str) -> Tokenizer:
+    """A vocabulary with runs of white space as added tokens, behind the markers."""
+    if kind == "gguf":
+        path = write_tiny_gguf(folder / "t.gguf", control=(*CONTROL_TOKENS, *_SPACES))
+        return from_gguf_path(path)
+    write_tiny_folder(folder / "hf")
+    data = json.loads((folder / "hf/tokenizer.json").read_text())
+    last = data["added_tokens"][-1]
+    data["added_tokens"] += [{**last, "id": last["id"] + 1 + i, "content": t} for i, t in enumerate(_SPACES)]
+    (folder / "hf/tokenizer.json").write_text(json.dumps(data))
+    return from_folder(folder / "hf")
+
+
+@pytest.mark.parametrize("kind", ["gguf", "tokenizer.json"])
+def test_runs_of_space_that_are_added_tokens_keep_their_ids(tmp_path: Path, kind: str) -> None:
+    tokenizer = _with_space_tokens(tmp_path, kind)
+    text = "a        b\t\tc<|endoftext|>"
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert not any(tokenizer.is_control(i) for i in ids)
+    assert [tokenizer.all_bytes[i] for i in ids if i >= tokenizer.vocab_size - 2] == [b" " * 8, b"\t\t"]
 
 
 def test_an_unknown_pretokenizer_is_an_error_and_no_guess(tmp_path: Path) -> None:
@@ -90,6 +138,10 @@ def test_a_damaged_tokenizer_json_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram"}}))
     with pytest.raises(CheckpointError, match="kind 'Unigram'; BPE is supported"):
         from_folder(tmp_path)
+    for model in (None, {"type": "BPE"}, {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}):
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
+        with pytest.raises(CheckpointError, match=r"tokenizer.json has an unusable tokenizer"):
+            from_folder(tmp_path)
 
 
 def _sentencepiece_reference() -> ReferenceTokenizer:

@@ -11,7 +11,7 @@ from tests.house.source import PACKAGES, ROOT, module_name, python_files, tracke
 _MAX_FILE_LINES = 400
 _MAX_FUNCTION_LINES = 60
 _TYPICAL_FUNCTION_LINES = 35
-_MAX_PARAMETERS = 9  # a command's options; anything else has fewer
+_MAX_PARAMETERS = 9  # the options of a command
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -1,5 +1,6 @@
 """Our decoder against ``transformers``' Qwen2 and Llama: same checkpoint, same tokens, same logits."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from engine.cache.storage import SequenceCache
 from engine.checkpoint.source import open_checkpoint
+from engine.model.layers import rope_frequencies
 from engine.model.load import load_decoder
 from tests.support.tiny_checkpoints import TinyShape, write_tiny_folder, write_tiny_gguf
 
@@ -43,8 +45,11 @@ def _reference_logits(folder: Path) -> torch.Tensor:
         TinyShape("qwen2", is_tied=True, rope_theta=1e6),
         TinyShape("llama"),
         TinyShape("llama", num_heads=8, num_kv_heads=8, is_tied=True),
+        TinyShape("llama", has_bias=True),
+        TinyShape("llama", own_head_dim=32),
+        TinyShape("qwen2", num_padding_tokens=9),
     ],
-    ids=["qwen2", "qwen2-tied", "llama", "llama-no-groups-tied"],
+    ids=["qwen2", "qwen2-tied", "llama", "llama-no-groups-tied", "llama-biases", "llama-wide-heads", "qwen2-padded"],
 )
 @pytest.mark.filterwarnings("default")  # the reference library's own
 def test_logits_equal_the_reference(tmp_path: Path, shape: TinyShape, container: str) -> None:
@@ -57,26 +62,43 @@ def test_logits_equal_the_reference(tmp_path: Path, shape: TinyShape, container:
         assert difference <= _MAX_DIFFERENCE, f"{chunks}: {difference}"
 
 
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(
-    "scaling",
-    [
-        {"rope_type": "linear", "factor": 4.0},
-        {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 32,
-        },
-    ],
-    ids=["linear", "llama3"],
-)
-def test_scaled_rotary_frequencies_equal_the_reference(tmp_path: Path, scaling: dict[str, object]) -> None:
-    import json
+_LINEAR = {"rope_type": "linear", "factor": 4.0}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 
-    folder = write_tiny_folder(tmp_path / "hf", TinyShape("llama"), seed=4)
+
+def _write_scaled(folder: Path, scaling: dict[str, object]) -> Path:
+    write_tiny_folder(folder, TinyShape("llama"), seed=4)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "rope_scaling": scaling}))
+    return folder
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("scaling", [_LINEAR, _LLAMA3], ids=["linear", "llama3"])
+def test_scaled_rotary_frequencies_equal_the_reference(tmp_path: Path, scaling: dict[str, object]) -> None:
+    folder = _write_scaled(tmp_path / "hf", scaling)
     difference = (_our_logits(folder, [12]) - _reference_logits(folder)).abs().max().item()
     assert difference <= _MAX_DIFFERENCE
+
+
+@pytest.mark.filterwarnings("default")
+def test_scaled_rotary_frequencies_in_gguf(tmp_path: Path) -> None:
+    """Linear scaling is a key; llama 3.1 exports carry a table of divisors instead."""
+    shape = TinyShape("llama")
+    linear = write_tiny_gguf(
+        tmp_path / "linear.gguf", shape, seed=4, rope={"scaling.type": "linear", "scaling.factor": 4.0}
+    )
+    reference = _reference_logits(_write_scaled(tmp_path / "linear", _LINEAR))
+    assert (_our_logits(linear, [12]) - reference).abs().max().item() <= _MAX_DIFFERENCE
+
+    plain = rope_frequencies(open_checkpoint(linear).config, torch.ones(shape.head_dim // 2))
+    scaled = rope_frequencies(open_checkpoint(_write_scaled(tmp_path / "llama3", _LLAMA3)).config, None)
+    factors = write_tiny_gguf(tmp_path / "llama3.gguf", shape, seed=4, rope_factors=(plain / scaled).numpy())
+    reference = _reference_logits(tmp_path / "llama3")
+    assert (_our_logits(factors, [12]) - reference).abs().max().item() <= _MAX_DIFFERENCE

@@ -1,6 +1,7 @@
 """How good the fills are: HumanEval single-line infilling, greedy, run against the tests of each problem."""
 
 import os
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from engine.engine import Engine
 from engine.request import CompletionRequest, SamplingParams
 from tests.real_model.conftest import load
-from tests.support.humaneval import Hole, load_holes, passes_tests
+from tests.support.humaneval import Hole, load_holes, passes_tests, run_program
 
 pytestmark = pytest.mark.timeout(1500)
 _SAMPLING = SamplingParams(max_tokens=96, stop=("\n",))
@@ -48,9 +49,22 @@ def test_the_runner_tells_right_from_wrong() -> None:
     assert passes_tests(hole, hole.line)
     assert not passes_tests(hole, hole.indent + "return None\n")
     assert not passes_tests(hole, hole.indent + "while True: pass\n")
-    assert not passes_tests(
-        hole, hole.line + hole.indent + "import urllib.request; urllib.request.urlopen('http://[::1]')\n"
-    )
+    assert not passes_tests(hole, hole.indent + "raise SystemExit\n")
+    assert not passes_tests(hole, hole.indent + "import os; os._exit(0)\n")
+
+
+def test_the_runner_has_no_network() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        # by the module that Python's own way is made of, which no prelude can close
+        connect = f"import _socket; s = _socket.socket(2, 1); s.connect(('127.0.0.1', {port}))"
+        assert run_program("x = 1")
+        if os.geteuid() == 0:
+            assert not run_program(connect)
+        assert not run_program(f"import socket; socket.create_connection(('127.0.0.1', {port}))")
+        listener.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            listener.accept()
 
 
 @pytest.mark.real_model

@@ -4,14 +4,19 @@ The runner executes code that a model wrote. Each program gets a process of its 
 empty folder as working directory, an empty environment and no network.
 """
 
+import contextlib
+import functools
 import gzip
 import json
 import os
 import random
 import resource
+import secrets
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +63,7 @@ def load_holes(count: int) -> list[Hole]:
 def passes_tests(hole: Hole, line: str) -> bool:
     """Whether the program with ``line`` (ending in a line feed) in the hole passes its tests."""
     program = f"{hole.prefix}{line}{hole.suffix}\n{hole.test}\ncheck({hole.entry_point})\n"
-    return run_program(_PRELUDE + program)
+    return run_program(program)
 
 
 def _limit_resources() -> None:
@@ -68,30 +73,34 @@ def _limit_resources() -> None:
 
 
 def run_program(program: str) -> bool:
-    """Run untrusted Python; True when it ends by itself, in time and without an error."""
-    import tempfile
-
+    """Run untrusted Python; True when it comes to its end, in time and without an error."""
+    sentinel = secrets.token_hex(8)  # only the end of the program prints it: leaving early is no success
+    text = f"{_PRELUDE}{program}\nimport sys\nsys.__stdout__.write({sentinel!r})\n"
     with tempfile.TemporaryDirectory(prefix="midline-untrusted-") as folder:
         path = Path(folder) / "program.py"
-        path.write_text(program, encoding="utf-8")
-        command = [*_without_network(), sys.executable, "-I", "-S", str(path)]
+        path.write_text(text, encoding="utf-8")
+        process = subprocess.Popen(
+            [*_without_network(), sys.executable, "-I", "-S", str(path)],
+            cwd=folder,
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=_limit_resources,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env={},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=_TIMEOUT_S,
-                preexec_fn=_limit_resources,
-                check=False,
-            )
+            output, _ = process.communicate(timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return False
-        return done.returncode == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with whatever it has started
+            process.communicate()
+        return process.returncode == 0 and output.decode(errors="replace").endswith(sentinel)
 
 
+@functools.cache
 def _without_network() -> list[str]:
     """Command prefix for an empty network namespace, where this user may make one."""
     unshare = shutil.which("unshare")

@@ -48,11 +48,17 @@ class TinyShape:
     rope_theta: float = 10000.0
     rms_eps: float = 2.0**-20  # exact in float32, in which GGUF stores it
     is_tied: bool = False
+    has_bias: bool = False
+    """Biases in all attention products, as some llama checkpoints have; qwen2 has its own always."""
+    own_head_dim: int = 0
+    """Numbers per attention head where that is not the hidden size divided by the heads."""
+    num_padding_tokens: int = 0
+    """Rows of the embedding beyond the vocabulary; negative ones are missing."""
 
     @property
     def head_dim(self) -> int:
         """Numbers per attention head."""
-        return self.hidden_size // self.num_heads
+        return self.own_head_dim or self.hidden_size // self.num_heads
 
 
 @functools.cache
@@ -93,7 +99,8 @@ def tiny_weights(shape: TinyShape, vocab_size: int, seed: int = 0) -> dict[str, 
     def vector(size: int, mean: float = 0.0) -> npt.NDArray[np.float32]:
         return (mean + 0.1 * rng.standard_normal(size)).astype(np.float32)
 
-    hidden, kv = shape.hidden_size, shape.num_kv_heads * shape.head_dim
+    hidden, kv, heads = shape.hidden_size, shape.num_kv_heads * shape.head_dim, shape.num_heads * shape.head_dim
+    vocab_size += shape.num_padding_tokens
     weights = {"model.embed_tokens.weight": matrix(vocab_size, hidden), "model.norm.weight": vector(hidden, 1.0)}
     if not shape.is_tied:
         weights["lm_head.weight"] = matrix(vocab_size, hidden)
@@ -101,11 +108,13 @@ def tiny_weights(shape: TinyShape, vocab_size: int, seed: int = 0) -> dict[str, 
         at = f"model.layers.{index}."
         weights[at + "input_layernorm.weight"] = vector(hidden, 1.0)
         weights[at + "post_attention_layernorm.weight"] = vector(hidden, 1.0)
-        for name, rows in (("q", hidden), ("k", kv), ("v", kv)):
+        for name, rows in (("q", heads), ("k", kv), ("v", kv)):
             weights[f"{at}self_attn.{name}_proj.weight"] = matrix(rows, hidden)
-            if shape.architecture == "qwen2":
+            if shape.architecture == "qwen2" or shape.has_bias:
                 weights[f"{at}self_attn.{name}_proj.bias"] = vector(rows)
-        weights[at + "self_attn.o_proj.weight"] = matrix(hidden, hidden)
+        weights[at + "self_attn.o_proj.weight"] = matrix(hidden, heads)
+        if shape.has_bias:
+            weights[at + "self_attn.o_proj.bias"] = vector(hidden)
         weights[at + "mlp.gate_proj.weight"] = matrix(shape.ffn_size, hidden)
         weights[at + "mlp.up_proj.weight"] = matrix(shape.ffn_size, hidden)
         weights[at + "mlp.down_proj.weight"] = matrix(hidden, shape.ffn_size)
@@ -124,7 +133,9 @@ def write_tiny_folder(folder: Path, shape: TinyShape = TinyShape(), seed: int = 
         "intermediate_size": shape.ffn_size,
         "num_attention_heads": shape.num_heads,
         "num_key_value_heads": shape.num_kv_heads,
-        "vocab_size": len(pieces),
+        "vocab_size": len(pieces) + shape.num_padding_tokens,
+        "head_dim": shape.head_dim,
+        "attention_bias": shape.has_bias,
         "max_position_embeddings": shape.context_tokens,
         "rms_norm_eps": shape.rms_eps,
         "rope_theta": shape.rope_theta,
@@ -179,8 +190,13 @@ def write_tiny_gguf(
     block_type: GGMLQuantizationType = GGMLQuantizationType.F32,
     control: tuple[str, ...] = CONTROL_TOKENS,
     pre: str = "qwen2",
+    rope: dict[str, object] | None = None,
+    rope_factors: npt.NDArray[np.float32] | None = None,
 ) -> Path:
-    """Write a GGUF file whose matrices are stored as ``block_type``; returns its path."""
+    """Write a GGUF file whose matrices are stored as ``block_type``; returns its path.
+
+    ``rope`` holds further ``rope.*`` keys, ``rope_factors`` the divisors of the rotary frequencies.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     pieces = tiny_pieces(control)
     writer = gguf.GGUFWriter(path, shape.architecture)
@@ -192,6 +208,12 @@ def write_tiny_gguf(
     writer.add_head_count_kv(shape.num_kv_heads)
     writer.add_rope_freq_base(shape.rope_theta)
     writer.add_layer_norm_rms_eps(shape.rms_eps)
+    writer.add_key_length(shape.head_dim)
+    for key, value in (rope or {}).items():
+        add = writer.add_string if isinstance(value, str) else writer.add_float32
+        add(f"{shape.architecture}.rope.{key}", value)
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", rope_factors)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(pieces)

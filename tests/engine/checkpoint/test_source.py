@@ -1,6 +1,7 @@
 """Checkpoints: nothing missing, nothing left over, and one line for what cannot be used."""
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -73,13 +74,20 @@ def test_missing_left_over_and_misshapen_tensors(
         ({"model_type": "gpt_neox"}, r"architecture 'gpt_neox'; qwen2 and llama are supported"),
         ({"use_sliding_window": True}, "sliding-window"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rope scaling 'yarn'"),
-        ({"hidden_size": None}, "lacks the key|NoneType"),
+        ({"hidden_size": "absent"}, "lacks the key hidden_size"),
+        ({"hidden_size": None}, "unusable configuration"),
+        ({"num_attention_heads": 0, "head_dim": None}, "unusable configuration"),
+        ({"num_key_value_heads": 3}, "4 heads, 3 key-value heads"),
+        ({"rope_scaling": "linear"}, "unusable configuration"),
+        ({"hidden_act": "gelu"}, "activation 'gelu'; silu is supported"),
+        ({"num_hidden_layers": 3_000_000_000}, "claims 3000000000 layers, but has 27 tensors"),
+        ({"num_hidden_layers": 0}, "claims 0 layers"),
     ],
 )
 def test_unsupported_configurations(tmp_path: Path, change: dict[str, object], message: str) -> None:
     folder = write_tiny_folder(tmp_path / "hf")
     config = {**json.loads((folder / "config.json").read_text()), **change}
-    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v != "absent"}))
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(folder)
 
@@ -88,6 +96,29 @@ def test_unsupported_architecture_in_gguf(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "odd.gguf", TinyShape("starcoder2"))
     with pytest.raises(CheckpointError, match="architecture 'starcoder2'"):
         open_checkpoint(path)
+
+
+def test_one_damaged_byte_is_a_clear_error_or_harmless(tmp_path: Path) -> None:
+    """No traceback, no memory filled: whatever byte of the header is wrong."""
+    whole = write_tiny_gguf(tmp_path / "whole.gguf", TinyShape(num_layers=1)).read_bytes()
+    random_bytes = random.Random(5)
+    header = whole.index(b"token_embd.weight") + 200
+    outcomes = {"loaded": 0, "refused": 0}
+    for _ in range(150):
+        damaged = bytearray(whole)
+        damaged[random_bytes.randrange(4, min(header, len(whole)))] = random_bytes.randrange(256)
+        path = tmp_path / "damaged.gguf"
+        path.unlink(missing_ok=True)  # the last one may still be mapped
+        path.write_bytes(damaged)
+        try:
+            checkpoint = open_checkpoint(path)
+            checkpoint.load_tokenizer()
+            checkpoint.parameter_shapes()
+            outcomes["loaded"] += 1
+        except CheckpointError as error:
+            assert "\n" not in str(error)
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 10
 
 
 def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
