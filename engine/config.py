@@ -4,6 +4,23 @@ from dataclasses import dataclass, field
 
 DEFAULT_MODEL = "qwen2.5-coder-0.5b"
 
+PROMPT_FORMATS = (
+    "qwen",
+    "deepseek",
+    "codellama",
+    "seed-coder",
+    "mellum",
+    "codeqwen",
+    "starcoder",
+    "codestral",
+    "aixcoder",
+    "left-to-right",
+)
+"""Names of the prompt formats in ``engine.fim``, for those who cannot import a tokenizer."""
+
+MAX_THREADS = 256
+MIN_CONTEXT_TOKENS = 256
+
 
 @dataclass(frozen=True)
 class EngineConfig:

@@ -4,6 +4,8 @@ Command modules are imported when chosen, so that ``midline serve`` starts witho
 Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted.
 """
 
+import io
+import os
 import sys
 from typing import Annotated
 
@@ -25,6 +27,7 @@ app = typer.Typer(
 models_app = typer.Typer(help="Download, list and remove models.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 
+_INTERRUPTED = 130
 _USAGE_ERRORS = (ConfigError, RequestError, UnknownModelError, UsageError)
 
 ModelOption = Annotated[
@@ -169,14 +172,31 @@ def models_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
 
 def main() -> None:
     """Entry point of the ``midline`` script: turns errors into one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a pipe or console may not know every character
+    try:
+        _run()
+    except MidlineError as error:
+        _exit(str(error), 2 if isinstance(error, _USAGE_ERRORS) else 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
+        sys.exit(1)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _exit(f"cannot write the output: {error.strerror or error}", 1)
+
+
+def _run() -> None:
     try:
         app()
-    except MidlineError as error:
-        sys.stderr.write(f"midline: {error}\n")
-        sys.exit(2 if isinstance(error, _USAGE_ERRORS) else 1)
-    except KeyboardInterrupt:
-        sys.stderr.write("midline: interrupted\n")
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+    except SystemExit as end:  # typer ends every command with one
+        sys.stdout.flush()
+        if end.code == _INTERRUPTED:
+            sys.stderr.write("midline: interrupted\n")
+        raise
+
+
+def _exit(message: str, code: int) -> None:
+    sys.stderr.write(f"midline: {message}\n")
+    sys.exit(code)

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from engine.config import MAX_THREADS, MIN_CONTEXT_TOKENS, PROMPT_FORMATS
 from engine.errors import ConfigError
 from lsp_server.config import MidlineConfig
 
@@ -40,8 +41,9 @@ _RULES: dict[str, _Rule] = {
     "engine.model": (bool, "a model's name or path"),
     "engine.dtype": _one_of("auto", "bfloat16", "float32"),
     "engine.device": _one_of("auto", "cpu", "cuda"),
-    "engine.num_threads": _NOT_NEGATIVE,
-    "engine.max_context_tokens": _POSITIVE,
+    "engine.num_threads": (lambda value: 0 <= value <= MAX_THREADS, f"0 (automatic) to {MAX_THREADS}"),
+    "engine.max_context_tokens": (lambda value: value >= MIN_CONTEXT_TOKENS, f"{MIN_CONTEXT_TOKENS} or more"),
+    "engine.fim_family": _one_of("auto", *PROMPT_FORMATS),
     "service.idle_exit_s": _NOT_NEGATIVE,
 }
 _TYPE_NAMES: dict[type, str] = {
@@ -76,7 +78,7 @@ def merge(base: MidlineConfig, settings: Mapping[str, Any]) -> MidlineConfig:
 
 def _merge(base: _T, settings: Any, path: str) -> _T:
     if not isinstance(settings, Mapping):
-        raise ConfigError(f"{path or 'the settings'} must be a table of settings, not {settings!r}")
+        raise ConfigError(f"{path or 'the settings'} must be a table of settings, not {type(settings).__name__}")
     known = {item.name: getattr(base, item.name) for item in fields(base)}  # type: ignore[arg-type]
     values = {}
     for name, value in settings.items():

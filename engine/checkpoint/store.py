@@ -147,6 +147,8 @@ def list_models() -> list[ListedModel]:
 
 def parse_stored_name(name: str) -> StoredName | None:
     """What the store keeps under ``name``; None if it is no name of the catalogue and no ``hf:`` name."""
+    if not name.strip():
+        raise UnknownModelError("the model's name is empty; run: midline models list")
     if name.startswith(HUB_PREFIX):
         match = _HUB_NAME.fullmatch(name)
         if match is None or ".." in name:

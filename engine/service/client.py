@@ -96,7 +96,7 @@ class ServiceClient:
                         delta = _delta(event)
                         is_finished = delta.finished is not None
                         yield delta
-        except httpx.TransportError as error:
+        except (httpx.TransportError, RuntimeError) as error:  # a closed client raises a bare RuntimeError
             raise self._unreachable(error) from error
         if not is_finished:
             raise ServiceError("the engine ended its answer early; see its log")

@@ -54,8 +54,11 @@ class Backoff:
         self._not_before_s = 0.0
 
     def record_failure(self, message: str, lifetime_s: float) -> None:
-        """A run ended by itself, after living this long."""
-        self._num_failures = 1 if lifetime_s >= self.STABLE_S else self._num_failures + 1
+        """A run ended by itself, after living this long. The end of a stable run delays nothing."""
+        if lifetime_s >= self.STABLE_S:
+            self.forget()
+            return
+        self._num_failures += 1
         delay_s = min(2.0 ** min(self._num_failures - 1, 10), self.MAX_DELAY_S)
         self._not_before_s = self._clock() + delay_s
         self.message = message
@@ -84,7 +87,6 @@ class ServiceLauncher:
         self._backoff = Backoff()
         self._client: ServiceClient | None = None
         self._attached: Registration | None = None
-        self._attached_at_s = 0.0
         self._connecting: asyncio.Task[ServiceClient] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -101,6 +103,11 @@ class ServiceLauncher:
             self._connecting.add_done_callback(_mark_error_as_seen)
         return await asyncio.shield(self._connecting)
 
+    @property
+    def retry_in_s(self) -> float:
+        """Seconds until a service that keeps ending may be started again; 0 when nothing has to be waited for."""
+        return self._backoff.remaining_s
+
     async def status(self) -> HealthReport:
         """What the service is doing now. Starts nothing and never raises for a service that is not there."""
         await _import_httpx()
@@ -114,11 +121,19 @@ class ServiceLauncher:
         return await asyncio.to_thread(self._describe_absence, registration)
 
     async def stop(self) -> None:
-        """End the service, whoever started it, and forget failures: the next ``connect`` starts afresh."""
+        """End the service in the background and forget failures: the next ``connect`` starts afresh.
+
+        Raises ``ServiceError`` for one that a person runs in a terminal.
+        """
         if self._connecting is not None:
             await asyncio.wait([self._connecting])  # what it is starting should end too
         self._backoff.forget()
         registration = await asyncio.to_thread(read_registration, self.files.registration)
+        if registration and registration.is_foreground and _is_serving(registration):
+            raise ServiceError(
+                f"the engine for these settings runs in a terminal, at {registration.address}"
+                f" (process {registration.pid}); end it there"
+            )
         await self._detach()
         client = await _identify(registration)
         if client is not None and registration is not None:
@@ -148,7 +163,7 @@ class ServiceLauncher:
     async def _note_end(self) -> None:
         """If the service we were attached to is gone, learn whether it failed or left in good order."""
         former, is_alive = self._attached, self._is_attached_alive()
-        lifetime_s = time.monotonic() - self._attached_at_s
+        lifetime_s = time.time() - former.started_at_s if former else 0.0
         await self._detach()
         if former is None or is_alive:
             return
@@ -168,7 +183,7 @@ class ServiceLauncher:
         if _version_key(registration.version) < _version_key(engine.__version__):
             await self._retire(registration, client)
             return None
-        self._client, self._attached, self._attached_at_s = client, registration, time.monotonic()
+        self._client, self._attached = client, registration
         return client
 
     async def _retire(self, registration: Registration, client: ServiceClient) -> None:
@@ -215,7 +230,7 @@ class ServiceLauncher:
     def _spawn(self) -> "subprocess.Popen[bytes]":
         """Start the service in a session of its own, with its output in the log and none of our streams."""
         if importlib.util.find_spec("torch") is None:
-            raise ServiceError("the local engine is not installed; run: pip install 'midline[local]'")
+            raise ServiceError("the engine is not installed; in Midline's folder run: pip install '.[local]'")
         self.files.create_folder()
         log = self.files.log
         mode = "wb" if log.exists() and log.stat().st_size > _MAX_LOG_BYTES else "ab"
@@ -273,9 +288,13 @@ async def _import_httpx() -> None:
     await asyncio.to_thread(importlib.import_module, "httpx")
 
 
+def _is_serving(registration: Registration) -> bool:
+    return not registration.error and is_process_alive(registration.pid)
+
+
 async def _identify(registration: Registration | None) -> ServiceClient | None:
     """A client of the registered service, or None: it ended, or its pid or port is another process's now."""
-    if registration is None or registration.error or not is_process_alive(registration.pid):
+    if registration is None or not _is_serving(registration):
         return None
     client = ServiceClient(registration.address, registration.token)
     try:

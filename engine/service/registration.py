@@ -147,6 +147,9 @@ def last_log_line(path: Path) -> str:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
+    fatal = [line.strip() for line in lines if line.startswith("Fatal Python error")]
+    if fatal and lines[-1].startswith(("Extension modules:", "  File")):
+        return fatal[-1]  # what follows it is a list of stacks and modules
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 

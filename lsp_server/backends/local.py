@@ -18,6 +18,7 @@ from lsp_server.backends.base import BackendState, BackendStatus
 
 _PATIENCE_S = 0.05  # a running service answers within this; a starting one is not waited for
 _POLL_S = 0.1
+_MAX_RESTARTS = 3
 
 _STATE_OF_SERVICE = {
     ServiceState.STOPPED: BackendState.STOPPED,
@@ -84,13 +85,25 @@ class LocalBackend:
                 resolve_model(self._model)
                 if self._status.state is not BackendState.FAILED:  # that stays until a new attempt has come further
                     self._report(BackendState.STARTING)
-            client = await self._launcher.connect()
+            client = await self._connect()
             if client is not self._ready_client:
                 await self._wait_until_loaded(client)
         except ModelNotDownloadedError as error:
             self._report(BackendState.MODEL_MISSING, str(error))
         except (ModelError, ServiceError) as error:
             self._report(BackendState.FAILED, str(error))
+
+    async def _connect(self) -> ServiceClient:
+        """Connect; an engine that has died is started again a few times, after the launcher's pause."""
+        for _ in range(_MAX_RESTARTS):
+            try:
+                return await self._launcher.connect()
+            except ServiceError as error:
+                if self._launcher.retry_in_s <= 0:
+                    raise
+                self._report(BackendState.STARTING, str(error))
+                await asyncio.sleep(self._launcher.retry_in_s)
+        return await self._launcher.connect()
 
     async def _wait_until_loaded(self, client: ServiceClient) -> None:
         while True:

@@ -17,6 +17,7 @@ from engine.errors import ServiceError
 from engine.paths import config_file
 from lsp_server.backends.base import Backend, BackendState
 from lsp_server.backends.local import LocalBackend
+from lsp_server.completion.decide import refusal
 from lsp_server.completion.pipeline import complete
 from lsp_server.completion.request import EmptyReason, Situation, Suggestion
 from lsp_server.config import MidlineConfig
@@ -26,6 +27,7 @@ from lsp_server.settings import load_config
 
 _LOAD_TIMEOUT_S = 120.0
 _POLL_S = 0.05
+_MAX_DIGITS = 9  # more lines and columns than any file has
 
 
 def run_complete(location: str, as_json: bool, model: str | None) -> None:
@@ -51,7 +53,7 @@ def run_complete(location: str, as_json: bool, model: str | None) -> None:
 def parse_location(location: str) -> tuple[Path, int, int]:
     """``FILE:LINE:COL`` from the right: the file's name may contain colons. Raises ``UsageError``."""
     parts = location.rsplit(":", 2)
-    numbers = [int(part) for part in parts[1:] if part.isascii() and part.isdigit()]
+    numbers = [int(part) for part in parts[1:] if part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS]
     if len(parts) != 3 or len(numbers) != 2 or not parts[0]:
         raise UsageError(f"{location!r} is not FILE:LINE:COL, for example src/app.py:12:5")
     return Path(parts[0]), numbers[0], numbers[1]
@@ -87,7 +89,7 @@ def read_source(path: Path) -> str:
 async def _suggest(situation: Situation, config: MidlineConfig) -> Suggestion:
     backend = LocalBackend(ServiceConfig(config.engine, idle_exit_s=config.service.idle_exit_s))
     try:
-        if config.enabled:
+        if refusal(situation, config) is None:
             with _loading_line(config.engine.model):
                 await wait_until_ready(backend, _LOAD_TIMEOUT_S)
         return await complete(situation, config, backend)

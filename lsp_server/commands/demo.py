@@ -16,6 +16,7 @@ from engine.paths import config_file
 from lsp_server.commands.models import download_progress
 from lsp_server.demo.editor import DemoEditor, Ghost
 from lsp_server.demo.script import EXAMPLE_NAME, Scene, load_script
+from lsp_server.errors import UsageError
 from lsp_server.settings import load_config
 
 _KEY_INTERVAL_S = 0.08
@@ -26,37 +27,51 @@ _LOAD_TIMEOUT_S = 180.0
 def run_demo(model: str | None, is_fast: bool) -> None:
     """Run the demo; a terminal sees it being typed, a pipe gets the finished lines."""
     console = Console(highlight=False)
-    name = model or load_config(config_file()).engine.model
+    config = load_config(config_file())
+    if not config.enabled:
+        raise UsageError(f"completions are switched off by 'enabled = false' in {config_file()}; change that first")
+    name = config.engine.model if model is None else model
     try:
         resolve_model(name)
     except ModelNotDownloadedError:
         console.print(f"Downloading [bold]{escape(name)}[/] (once) …")
         with download_progress(console) as progress:
             pull_model(name, progress)
-    asyncio.run(_play(console, name, is_fast or not console.is_terminal))
+    asyncio.run(_watch_and_play(console, name, is_fast or not console.is_terminal))
 
 
-async def _play(console: Console, model: str, is_fast: bool) -> None:
+async def _watch_and_play(console: Console, model: str, is_fast: bool) -> None:
+    """Play until the end, or until the language server ends, whichever comes first."""
     lines, scenes = load_script()
     editor = DemoEditor(EXAMPLE_NAME, lines)
+    playing = asyncio.create_task(_play(console, editor, scenes, model, is_fast))
+    watching = asyncio.create_task(editor.watch())
     try:
-        with console.status(f"Starting the language server and loading {escape(model)} …"):
-            started = time.monotonic()
-            await editor.start(model)
-            await editor.wait_until_ready(_LOAD_TIMEOUT_S)
-        console.print(f"[bold]{escape(model)}[/] is ready after {time.monotonic() - started:.1f} s.")
-        console.print(
-            f"Typing into [bold]{EXAMPLE_NAME}[/]; what Midline suggests is shown [italic cyan]like this[/].\n"
-        )
-        latencies, added = [], 0
-        for scene in scenes:
-            first_line = scene.line + added
-            _print_line(console, first_line - 1, editor.lines[first_line - 1])
-            ghost = await _play_scene(console, editor, replace(scene, line=first_line), is_fast)
-            latencies += [ghost.latency_ms] if ghost.text else []
-            added += ghost.text.count("\n")
+        await asyncio.wait((playing, watching), return_when=asyncio.FIRST_COMPLETED)
+        await (playing if playing.done() else watching)
+    except RuntimeError as error:  # pygls's for requests that a dead server leaves open
+        raise ServiceError(f"the language server has ended ({error}); run: midline doctor") from error
     finally:
+        playing.cancel()
+        watching.cancel()
+        await asyncio.gather(playing, watching, return_exceptions=True)
         await editor.close()
+
+
+async def _play(console: Console, editor: DemoEditor, scenes: list[Scene], model: str, is_fast: bool) -> None:
+    with console.status(f"Starting the language server and loading {escape(model)} …"):
+        started = time.monotonic()
+        await editor.start(model)
+        await editor.wait_until_ready(_LOAD_TIMEOUT_S)
+    console.print(f"[bold]{escape(model)}[/] is ready after {time.monotonic() - started:.1f} s.")
+    console.print(f"Typing into [bold]{EXAMPLE_NAME}[/]; what Midline suggests is shown [italic cyan]like this[/].\n")
+    latencies, added = [], 0
+    for scene in scenes:
+        first_line = scene.line + added
+        _print_line(console, first_line - 1, editor.lines[first_line - 1])
+        ghost = await _play_scene(console, editor, replace(scene, line=first_line), is_fast)
+        latencies += [ghost.latency_ms] if ghost.text else []
+        added += ghost.text.count("\n")
     if not latencies:
         raise ServiceError("the model suggested nothing in the whole example; run: midline doctor")
     console.print(

@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -57,8 +59,8 @@ def _examine(model: str | None) -> Iterator[Finding]:
     if model is not None:
         config = replace(config, engine=replace(config.engine, model=model))
     yield Finding("paths", "settings", f"{config_file()}{'' if config_file().exists() else ' (not there)'}", problem)
-    yield _folder("models", models_dir())
-    yield _folder("state", state_dir())
+    yield _folder("models", models_dir(), "MIDLINE_CACHE_DIR")
+    yield _folder("state", state_dir(), "MIDLINE_STATE_DIR")
     yield from _compute(config)
     yield from _model(config)
     yield from _service(config)
@@ -72,18 +74,26 @@ def _versions() -> Iterator[Finding]:
         try:
             yield Finding("versions", package, importlib.metadata.version(package))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding("versions", package, "missing", f"install it: pip install {package}")
+            yield Finding("versions", package, "missing", "in Midline's folder run: pip install '.[local]'")
 
 
-def _folder(name: str, folder: Any) -> Finding:
-    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    problem = "" if os.access(nearest, os.W_OK) else f"{nearest} cannot be written; set MIDLINE_{name.upper()}_DIR"
-    return Finding("paths", name, str(folder), problem.replace("MODELS", "CACHE"))
+def _folder(name: str, folder: Path, variable: str) -> Finding:
+    """A folder that must be ours to write to, tried out."""
+    problem = ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        problem = f"{folder} cannot be used ({error.strerror or error}); set {variable} to another folder"
+    return Finding("paths", name, str(folder), problem)
 
 
 def _compute(config: MidlineConfig) -> Iterator[Finding]:
-    import torch  # two seconds; no other command of the command line does this
-
+    try:
+        import torch  # two seconds; no other command of the command line does this
+    except (ImportError, OSError) as error:  # OSError: a library of a GPU build that does not fit this machine
+        yield Finding("compute", "torch", "not usable", f"{error}; in Midline's folder run: pip install '.[local]'")
+        return
     is_cuda = torch.cuda.is_available()
     found = f"CUDA ({torch.cuda.get_device_name()})" if is_cuda else "cpu"
     problem = "torch finds no CUDA device" if config.engine.device == "cuda" and not is_cuda else ""
@@ -108,7 +118,7 @@ def _model(config: MidlineConfig) -> Iterator[Finding]:
 def _service(config: MidlineConfig) -> Iterator[Finding]:
     launcher = ServiceLauncher(ServiceConfig(config.engine, idle_exit_s=config.service.idle_exit_s))
     report = asyncio.run(_status(launcher))
-    problem = report.message if report.state is ServiceState.FAILED else ""
+    problem = f"last attempt: {report.message}" if report.message else ""
     yield Finding("service", "state", report.state.value, problem)
     yield Finding("service", "log", str(launcher.files.log))
     if report.state is ServiceState.READY:

@@ -4,7 +4,9 @@ The service is a process of its own; this command prepares it and becomes it.
 """
 
 import asyncio
+import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,10 +18,10 @@ import typer
 import engine
 from engine.checkpoint.store import resolve_model
 from engine.config import ServiceConfig
-from engine.errors import ServiceError
+from engine.errors import ConfigError, ServiceError
 from engine.paths import config_file
 from engine.service.launcher import ServiceLauncher
-from engine.service.registration import is_process_alive, read_registration
+from engine.service.listener import listen_tcp
 from lsp_server.settings import load_config, merge
 
 
@@ -43,7 +45,8 @@ def run_engine(
     settings = merge(load_config(config_file()), {"engine": given})
     launcher = ServiceLauncher(ServiceConfig(engine=settings.engine, idle_exit_s=idle_exit_s or 0.0))
     resolve_model(launcher.config.engine.model)  # a model that is not there is told before anything starts
-    asyncio.run(_make_way(launcher))
+    _check(host, port, socket, idle_exit_s)
+    asyncio.run(launcher.stop())  # one in the background makes way, now that nothing can keep this one from starting
     arguments = ["--settings", json.dumps(asdict(launcher.config)), "--foreground", "--host", host]
     if port is not None:
         arguments += ["--port", str(port)]
@@ -52,16 +55,18 @@ def run_engine(
     _become([sys.executable, "-m", "engine.service", *arguments])
 
 
-async def _make_way(launcher: ServiceLauncher) -> None:
-    registration = read_registration(launcher.files.registration)
-    if registration is None or registration.error or not is_process_alive(registration.pid):
-        return
-    if registration.is_foreground:
-        raise ServiceError(
-            f"an engine for these settings runs already at {registration.address} "
-            f"(process {registration.pid}); end it first"
-        )
-    await launcher.stop()
+def _check(host: str, port: int | None, socket: str | None, idle_exit_s: float | None) -> None:
+    """What would keep the service from listening, before anything is ended for it. Raises ``MidlineError``."""
+    if port is not None and socket is not None:
+        raise ConfigError("--port and --socket exclude each other; give one")
+    if idle_exit_s is not None and not 0.0 <= idle_exit_s < math.inf:
+        raise ConfigError(f"--idle-exit is {idle_exit_s}; it must be 0 or more seconds")
+    if port is not None:
+        listen_tcp(host, port).close()
+    elif host != "127.0.0.1":
+        raise ConfigError("--host is for --port; a Unix socket has no host")
+    if importlib.util.find_spec("torch") is None:
+        raise ServiceError("the engine is not installed; in Midline's folder run: pip install '.[local]'")
 
 
 def _become(command: list[str]) -> None:

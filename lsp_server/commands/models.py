@@ -56,7 +56,7 @@ def run_pull(name: str) -> None:
             with download_progress(console) as progress:
                 resolved = pull_model(name, progress)
         except KeyboardInterrupt:
-            console.print("interrupted; run the same command again to go on", soft_wrap=True)
+            console.print("run the same command again to go on", soft_wrap=True)
             raise
         took_s = time.monotonic() - started_s
         console.print(f"[green]✓[/] {escape(name)} is downloaded and verified ({took_s:.1f} s)", soft_wrap=True)

@@ -45,7 +45,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """``[HOST:]PORT`` on this machine. Raises ``UsageError``."""
     host, _, port = text.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
-    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65536):
         raise UsageError(f"--tcp {text} is not [HOST:]PORT with a port from 0 to 65535")
     if host not in _LOOPBACK_HOSTS:
         raise UsageError(f"--tcp {text}: only this machine may connect; use one of {', '.join(_LOOPBACK_HOSTS)}")

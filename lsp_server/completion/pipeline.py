@@ -10,9 +10,9 @@ import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from engine.errors import MidlineError
+from engine.errors import MidlineError, ServiceError
 from engine.request import CompletionRequest, SamplingParams, Timing, Usage
-from lsp_server.backends.base import Backend, BackendState
+from lsp_server.backends.base import Backend, BackendState, BackendStatus
 from lsp_server.completion.decide import Shape, has_closers_only, refusal, shape_of
 from lsp_server.completion.request import EmptyReason, Situation, Suggestion
 from lsp_server.config import CompletionConfig, MidlineConfig
@@ -58,25 +58,35 @@ async def complete(
         return Suggestion("", reason)
     if not situation.is_explicit:
         await asyncio.sleep(config.completion.debounce_ms / 1000)
-    status = await backend.ensure_ready()
-    while status.state in _PASSING_STATES and budget_ms is None:
-        # whoever asks while the model loads gets an answer once it has; the next keystroke ends this wait
-        await asyncio.sleep(_LOADING_POLL_S)
-        status = await backend.ensure_ready()
-    if status.state is not BackendState.READY:
-        return Suggestion("", _REASON_OF_STATE[status.state], status.model)
     hole = Hole(situation, shape_of(situation, config.completion.multiline))
-    generated = Generated()
-    try:
-        await asyncio.wait_for(_generate(backend, build_request(hole, config), hole, generated), _seconds(budget_ms))
-    except asyncio.TimeoutError:
-        generated.text = generated.text[: generated.text.rfind("\n") + 1]
-    except MidlineError as error:
-        _logger.warning("no completion: %s", error)
-        return Suggestion("", EmptyReason.SERVICE_UNAVAILABLE, status.model)
+    request, generated = build_request(hole, config), Generated()
+    for is_last_attempt in (False, True):
+        status = await _until_ready(backend, can_wait=budget_ms is None)
+        if status.state is not BackendState.READY:
+            return Suggestion("", _REASON_OF_STATE[status.state], status.model)
+        try:
+            await asyncio.wait_for(_generate(backend, request, hole, generated), _seconds(budget_ms))
+            break
+        except asyncio.TimeoutError:
+            generated.text = generated.text[: generated.text.rfind("\n") + 1]
+            break
+        except MidlineError as error:
+            # an engine that has died is started again, once, without another keystroke
+            if is_last_attempt or generated.text or not isinstance(error, ServiceError):
+                _logger.warning("no completion: %s", error)
+                return Suggestion("", EmptyReason.SERVICE_UNAVAILABLE, status.model)
     cleaned = postprocess(generated.text, hole)
     timing = Timing(first_token_ms=generated.first_token_ms, total_ms=generated.elapsed_ms())
     return Suggestion(cleaned.text, cleaned.reason, status.model, generated.usage, timing, cleaned.overlay)
+
+
+async def _until_ready(backend: Backend, can_wait: bool) -> BackendStatus:
+    """Whoever asks while the model loads gets an answer once it has; the next keystroke ends this wait."""
+    status = await backend.ensure_ready()
+    while can_wait and status.state in _PASSING_STATES:
+        await asyncio.sleep(_LOADING_POLL_S)
+        status = await backend.ensure_ready()
+    return status
 
 
 def build_request(hole: Hole, config: MidlineConfig) -> CompletionRequest:

@@ -1,18 +1,22 @@
 """An editor without a window: one document, one cursor, and the real language server behind it."""
 
 import asyncio
+import contextlib
+import logging
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException
 from pygls.lsp.client import LanguageClient
 
 from engine import __version__
 from engine.errors import ServiceError
 
 _SHUTDOWN_TIMEOUT_S = 5.0
+_WATCH_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class DemoEditor:
         self.lines = list(lines)
         self._uri = (Path.cwd() / name).as_uri()
         self._version = 0
+        logging.getLogger("pygls").setLevel(logging.CRITICAL)  # it logs tracebacks of answers that come too late
         self._client = LanguageClient("midline-demo", __version__)
         self._state = ""
         self._message = ""
@@ -41,7 +46,9 @@ class DemoEditor:
     async def start(self, model: str | None) -> None:
         """Start ``midline serve`` and open the document."""
         model_args = ["--model", model] if model else []
-        await self._client.start_io(sys.executable, "-m", "lsp_server", "serve", "--stdio", *model_args)
+        # in a session of its own: Ctrl-C is for us, and the server ends when we close its input
+        command = (sys.executable, "-m", "lsp_server", "serve", "--stdio", *model_args)
+        await self._client.start_io(*command, start_new_session=True)
         capabilities = types.ClientCapabilities(
             text_document=types.TextDocumentClientCapabilities(
                 inline_completion=types.InlineCompletionClientCapabilities()
@@ -98,12 +105,19 @@ class DemoEditor:
         return Ghost(text, (time.monotonic() - started) * 1000.0)
 
     async def close(self) -> None:
-        """End the language server; the engine stays warm for a while."""
-        try:
+        """End the language server, whatever state it is in; the engine stays warm for a while."""
+        # pygls raises RuntimeError for a server that has ended by itself
+        with contextlib.suppress(RuntimeError, asyncio.TimeoutError, JsonRpcException):
             await asyncio.wait_for(self._client.shutdown_async(None), _SHUTDOWN_TIMEOUT_S)
             self._client.exit(None)
-        finally:
+        with contextlib.suppress(RuntimeError, asyncio.TimeoutError):
             await asyncio.wait_for(self._client.stop(), _SHUTDOWN_TIMEOUT_S)  # type: ignore[no-untyped-call]
+
+    async def watch(self) -> None:
+        """Return only when the language server has ended, which it never should. Raises ``ServiceError``."""
+        while not self._client.stopped:
+            await asyncio.sleep(_WATCH_S)
+        raise ServiceError("the language server has ended; run: midline doctor")
 
     def _change(self, start: types.Position, end: types.Position, text: str) -> None:
         self._version += 1

@@ -21,16 +21,22 @@ async def inline_completion(session: Session, params: types.InlineCompletionPara
         selected=edit_of(info.range, info.text) if info else None,
     )
     suggestion = await session.suggest(params.text_document.uri, cursor)
-    items = [_item(session, params, suggestion)] if suggestion.text else []
-    return types.InlineCompletionList(items=items)
+    document = session.documents.get(params.text_document.uri)
+    if document is None or not suggestion.text:
+        return types.InlineCompletionList(items=[])
+    place = document.clamp(cursor.position)
+    item = _item(session, params, types.Position(place.line, place.character), suggestion)
+    return types.InlineCompletionList(items=[item])
 
 
-def _item(session: Session, params: types.InlineCompletionParams, suggestion: Suggestion) -> types.InlineCompletionItem:
+def _item(
+    session: Session, params: types.InlineCompletionParams, position: types.Position, suggestion: Suggestion
+) -> types.InlineCompletionItem:
     """An empty range at the cursor is right everywhere, except where an editor has asked for more.
 
     One that shows a list draws only what continues the selected entry; some draw text over closing brackets.
     """
-    text, position, info = suggestion.text, params.position, params.context.selected_completion_info
+    text, info = suggestion.text, params.context.selected_completion_info
     if info is not None:
         return types.InlineCompletionItem(insert_text=info.text + text, range=info.range)
     end = position

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.checkpoint.vocabulary import from_gguf_path
+from engine.config import PROMPT_FORMATS
 from engine.errors import CheckpointError, RequestError
 from engine.fim import FAMILIES, LEFT_TO_RIGHT, FimFamily, PromptBuilder, detect_family, family_named
 from engine.request import FileContext
@@ -54,6 +55,7 @@ def test_each_family_s_prompt(tmp_path: Path, name: str, expected: str) -> None:
 
 
 def test_every_family_is_in_the_table_above() -> None:
+    assert [family.name for family in (*FAMILIES, LEFT_TO_RIGHT)] == list(PROMPT_FORMATS)
     assert len(FAMILIES) == 9
     assert len({family.name for family in (*FAMILIES, LEFT_TO_RIGHT)}) == 10
 

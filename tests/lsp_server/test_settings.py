@@ -31,12 +31,15 @@ def test_file_is_laid_over_defaults(tmp_path: Path) -> None:
         ({"completion": {"debounce_ms": "5"}}, "completion.debounce_ms is '5'; it must be a whole number"),
         ({"completion": {"debounce_ms": True}}, "completion.debounce_ms is True; it must be a whole number"),
         ({"completion": {"multiline": "always"}}, "completion.multiline is 'always'; it must be one of auto, never"),
-        ({"completion": 3}, "completion must be a table of settings, not 3"),
+        ({"completion": 3}, "completion must be a table of settings, not int"),
         ({"enabled": 1}, "enabled is 1; it must be true or false"),
         ({"engine": {"model": ""}}, "engine.model is ''; it must be a model's name or path"),
         ({"engine": {"dtype": "int8"}}, "engine.dtype is 'int8'; it must be one of auto, bfloat16, float32"),
         ({"service": {"idle_exit_s": float("nan")}}, "service.idle_exit_s is nan; it must be a number"),
-        ([], "the settings must be a table of settings, not []"),
+        ({"engine": {"num_threads": 1_000_000}}, "engine.num_threads is 1000000; it must be 0 (automatic) to 256"),
+        ({"engine": {"fim_family": "nope"}}, "engine.fim_family is 'nope'; it must be one of auto, qwen"),
+        ({"engine": {"max_context_tokens": 1}}, "engine.max_context_tokens is 1; it must be 256 or more"),
+        ([], "the settings must be a table of settings, not list"),
     ],
 )
 def test_bad_setting_names_path_and_rule(settings: Any, message: str) -> None:

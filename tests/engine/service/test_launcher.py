@@ -282,7 +282,9 @@ def test_backoff() -> None:
     assert delays == [1, 2, 4, 8, 16, 30, 30, 30]
     now_s += 29
     assert (backoff.remaining_s, backoff.message) == (1, "broken")
-    backoff.record_failure("broken", lifetime_s=Backoff.STABLE_S)
+    backoff.record_failure("broken", lifetime_s=Backoff.STABLE_S)  # after a stable run it is started at once
+    assert (backoff.remaining_s, backoff.message) == (0, "")
+    backoff.record_failure("broken", lifetime_s=1.0)
     assert backoff.remaining_s == 1
     backoff.forget()
     assert (backoff.remaining_s, backoff.message) == (0, "")

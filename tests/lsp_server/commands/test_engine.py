@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from engine.config import EngineConfig, ServiceConfig
+from engine.errors import ServiceError
 from engine.service.client import ServiceState
 from engine.service.launcher import ServiceLauncher
 from engine.service.registration import is_process_alive
@@ -107,10 +109,26 @@ async def test_background_service_makes_way_and_editors_find_the_new_one(run: Ru
         second = await run("--model", "tiny.gguf", "--port", "0")
         _, errors = await asyncio.wait_for(second.communicate(), timeout=30)
         assert second.returncode == 1
-        assert re.fullmatch(rf"midline: .*runs already .*process {process.pid}.*\n", errors.decode())
-        await launcher.stop()
-        assert (await launcher.status()).state is ServiceState.STOPPED
+        assert re.fullmatch(rf"midline: .*runs in a terminal.*process {process.pid}.*\n", errors.decode())
+        with pytest.raises(ServiceError, match="end it there"):  # an editor's restart must not end it
+            await launcher.stop()
+        assert (await launcher.status()).pid == process.pid
+        process.terminate()
         await asyncio.wait_for(process.communicate(), timeout=10)
+        assert (await launcher.status()).state is ServiceState.STOPPED
+
+
+async def test_an_engine_that_cannot_start_ends_no_other(run: Run, model: Path) -> None:
+    config = ServiceConfig(engine=EngineConfig(model=str(model), num_threads=1))
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        async with aclosing(ServiceLauncher(config)) as launcher:
+            former = (await (await launcher.connect()).health()).pid
+            process = await run("--model", "tiny.gguf", "--port", str(busy.getsockname()[1]))
+            _, errors = await asyncio.wait_for(process.communicate(), timeout=30)
+            assert process.returncode == 1
+            assert "choose another --port" in errors.decode()
+            assert is_process_alive(former)
+            await launcher.stop()
 
 
 @pytest.mark.parametrize(
@@ -118,6 +136,10 @@ async def test_background_service_makes_way_and_editors_find_the_new_one(run: Ru
     [
         (("--model", "tiny.gguf", "--port", "1", "--host", "0.0.0.0"), {}, 2, "not a loopback address"),
         (("--model", "tiny.gguf", "--port", "99999"), {}, 2, "--port 99999"),
+        (("--model", "tiny.gguf", "--port", "1", "--socket", "x"), {}, 2, "exclude each other"),
+        (("--model", "tiny.gguf", "--host", "::1"), {}, 2, "--host is for --port"),
+        (("--model", "tiny.gguf", "--idle-exit", "nan"), {}, 2, "--idle-exit is nan"),
+        (("--model", "tiny.gguf", "--threads", "1000000"), {}, 2, "engine.num_threads"),
         (("--model", "tiny.gguf", "--dtype", "int3"), {}, 2, "int3"),
         (("--model", "tiny.gguf"), {"MIDLINE_ENGINE_TOKEN": "two words"}, 2, "MIDLINE_ENGINE_TOKEN"),
         (("--model", "qwen2.5-coder-1.5b"), {}, 1, "midline models pull"),

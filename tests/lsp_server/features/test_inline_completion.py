@@ -20,6 +20,23 @@ async def test_item_has_text_and_an_empty_range_at_the_cursor() -> None:
         assert (await running.session.inline(0, 6))["result"] == {"items": [item]}
 
 
+@pytest.mark.parametrize(
+    ("line", "character", "clamped"),
+    [(0, 1, (0, 0)), (0, 999, (0, 6)), (99, 999, (1, 0))],  # inside the emoji, behind the line, below the document
+)
+async def test_an_odd_position_is_answered_with_the_one_that_was_meant(
+    line: int, character: int, clamped: tuple[int, int]
+) -> None:
+    async with in_process_server(ScriptedBackend(("1",))) as running:
+        await running.session.initialize()
+        running.session.open("😀x = \n")
+        params = inline_params(line, character)
+        params["context"]["triggerKind"] = 1  # asked by hand, also in the middle of the line
+        (item,) = (await running.session.result("textDocument/inlineCompletion", params))["items"]
+        place = {"line": clamped[0], "character": clamped[1]}
+        assert item["range"] == {"start": place, "end": place}
+
+
 async def test_block_has_lf_also_in_a_crlf_document() -> None:
     backend = ScriptedBackend(("a = 1\n    return a",))
     async with in_process_server(backend) as running:
