@@ -109,9 +109,12 @@ class Session:
         if former == config:
             return
         self.inflight.end_all(EmptyReason.SUPERSEDED if config.enabled else EmptyReason.DISABLED)
-        if (former.engine, former.service) != (config.engine, config.service):
-            self._in_background(self.backend.aclose())
+        is_switched_off = former.enabled and not config.enabled
+        if is_switched_off or (former.engine, former.service) != (config.engine, config.service):
+            self._in_background(self.backend.aclose())  # which also ends waiting for a model
             self.backend = self._make_backend()
+        if is_switched_off:
+            self._on_status(BackendStatus(BackendState.STOPPED, config.engine.model, "switched off in the settings"))
         if is_started:
             self._start_backend()
 

@@ -73,7 +73,7 @@ class EngineAnswer(Response):
             await self._send_error(JSONResponse(request_error_body(error), 400), scope, receive, send)
         except Exception as error:  # noqa: BLE001 - whatever breaks in the engine, the client gets an answer
             self._record.outcome = "failed"
-            _log_without_message(error)
+            log_without_message(error)
             message = str(error) if isinstance(error, MidlineError) else "the engine failed; see its log"
             response = JSONResponse(error_body(message, "server_error", 500), 500)
             await self._send_error(response, scope, receive, send)
@@ -120,7 +120,7 @@ async def _disconnection(receive: Receive) -> None:
         pass
 
 
-def _log_without_message(error: Exception) -> None:
+def log_without_message(error: Exception) -> None:
     """Where it broke, but not the message, which may quote the user's text."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     logger.error("a request failed with %s\n%s", type(error).__name__, frames)

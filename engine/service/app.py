@@ -19,7 +19,7 @@ from starlette.routing import Route
 from engine import __version__
 from engine.errors import RequestError
 from engine.info import EngineInfo
-from engine.service.answer import Completion, EngineAnswer
+from engine.service.answer import Completion, EngineAnswer, log_without_message
 from engine.service.fields import parse_object
 from engine.service.guard import Guard
 from engine.service.infill import InfillCompletion
@@ -89,6 +89,11 @@ class _Endpoints:
             record.outcome = "refused"
             record.close()
             raise
+        except Exception as error:  # noqa: BLE001 - raised further, its message would be logged and may quote the text
+            log_without_message(error)
+            record.outcome = "failed"
+            record.close()
+            return _error("the service failed; see its log", 500)
         return EngineAnswer(self._runtime, completion, record)
 
     async def _parse(self, request: Request) -> Completion:

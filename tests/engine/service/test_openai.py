@@ -9,6 +9,7 @@ import pytest
 
 from engine.errors import RequestError
 from engine.request import CompletionRequest, FileContext
+from engine.service import app
 from engine.service.fields import FieldError, parse_object
 from engine.service.openai import OpenAICompletion
 from tests.engine.service.fakes import INFO, FakeEngine, RunningService, serve
@@ -186,3 +187,17 @@ async def test_failing_engine_is_told_without_the_users_text(tmp_path: Path, cap
         assert (await http.get("/health")).status_code == 200
     assert "RuntimeError" in caplog.text
     assert "SECRET" not in whole.text + streamed.text + caplog.text
+
+
+async def test_a_bug_before_the_engine_is_logged_without_the_users_text(
+    service: RunningService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(body: dict[str, object], info: object) -> None:
+        raise ValueError(body["prompt"])
+
+    monkeypatch.setitem(app._COMPLETIONS, "/v1/completions", broken)
+    async with service.http() as http:
+        answer = await http.post("/v1/completions", json={"prompt": "SECRET"})
+    assert answer.status_code == 500
+    assert "ValueError" in caplog.text
+    assert "SECRET" not in answer.text + caplog.text

@@ -143,3 +143,13 @@ async def test_changed_engine_settings_make_a_new_backend() -> None:
         await until(lambda: first.is_closed)
         await asyncio.sleep(0)
         assert running.server.session.config.engine.model == "other"
+
+
+async def test_switching_off_lets_go_of_the_engine_and_says_so() -> None:
+    backend = ScriptedBackend(("1",))
+    async with in_process_server(backend) as running:
+        await running.session.initialize(**WANTS_STATUS)
+        await running.session.wait_for_notification("midline/status", state="ready")
+        running.session.notify("workspace/didChangeConfiguration", {"settings": {"midline": {"enabled": False}}})
+        await running.session.wait_for_notification("midline/status", state="stopped")
+        await until(lambda: backend.is_closed)
