@@ -97,4 +97,5 @@ def test_experimental_model_continues_left_to_right() -> None:
         pytest.skip("only the default model is downloaded in CI")
     engine = load("smollm2-135m")
     assert (engine.info.fim_family, engine.info.self_test) == ("left-to-right", "skipped")
-    assert "return" in _fill(engine, "def add(a, b):\n    ", "")
+    assert _fill(engine, "def add(a, b):\n    return", "") == " a + b"
+    assert _fill(engine, "The capital of France is", "") == " Paris."
