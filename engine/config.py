@@ -1,6 +1,11 @@
-"""Settings of the engine and its service, with their defaults. Light: imports no torch."""
+"""Settings of the engine and its service: defaults, and what a value must be. Light: imports no torch."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
+
+from engine.errors import ConfigError
 
 DEFAULT_MODEL = "qwen2.5-coder-0.5b"
 
@@ -49,3 +54,34 @@ class ServiceConfig:
     """The service exits after this many seconds without a request; 0 means never."""
     max_queued_requests: int = 64
     """A request beyond this many waiting ones is refused (HTTP 503)."""
+
+
+Rule = tuple[Callable[[Any], bool], str]
+"""Whether a value of the right type is allowed, and what to tell a user whose value is not."""
+
+
+def one_of(*values: str) -> Rule:
+    """A rule that lists all values."""
+    return (lambda value: value in values, "one of " + ", ".join(values))
+
+
+SERVICE_RULES: dict[str, Rule] = {
+    "engine.model": (bool, "a model's name or path"),
+    "engine.dtype": one_of("auto", "bfloat16", "float32"),
+    "engine.device": one_of("auto", "cpu", "cuda"),
+    "engine.num_threads": (lambda value: 0 <= value <= MAX_THREADS, f"0 (automatic) to {MAX_THREADS}"),
+    "engine.max_context_tokens": (lambda value: value >= MIN_CONTEXT_TOKENS, f"{MIN_CONTEXT_TOKENS} or more"),
+    "engine.fim_family": one_of("auto", *PROMPT_FORMATS),
+    "idle_exit_s": (lambda value: 0 <= value < math.inf, "0 or more seconds"),
+    "max_queued_requests": (lambda value: value >= 0, "0 or more"),
+}
+"""Dotted path in a ``ServiceConfig`` -> rule."""
+
+
+def check(config: ServiceConfig) -> None:
+    """Raises ``ConfigError`` for the first value that breaks its rule."""
+    for path, (is_valid, rule) in SERVICE_RULES.items():
+        owner, name = (config.engine, path[len("engine.") :]) if path.startswith("engine.") else (config, path)
+        value = getattr(owner, name)
+        if not is_valid(value):
+            raise ConfigError(f"{path} is {value!r}; it must be {rule}")

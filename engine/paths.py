@@ -14,13 +14,13 @@ _APP = "midline"
 def cache_dir() -> Path:
     """Folder for what can be downloaded or computed again."""
     override = os.environ.get("MIDLINE_CACHE_DIR")
-    return _absolute(override) if override else Path(platformdirs.user_cache_dir(_APP, appauthor=False))
+    return absolute_path(override) if override else Path(platformdirs.user_cache_dir(_APP, appauthor=False))
 
 
 def state_dir() -> Path:
     """Folder for the service's registration, locks and logs; private to the user."""
     override = os.environ.get("MIDLINE_STATE_DIR")
-    return _absolute(override) if override else Path(platformdirs.user_state_dir(_APP, appauthor=False))
+    return absolute_path(override) if override else Path(platformdirs.user_state_dir(_APP, appauthor=False))
 
 
 def models_dir() -> Path:
@@ -31,8 +31,10 @@ def models_dir() -> Path:
 def config_file() -> Path:
     """The user's settings file (TOML), which need not exist."""
     override = os.environ.get("MIDLINE_CONFIG")
-    return _absolute(override) if override else Path(platformdirs.user_config_dir(_APP, appauthor=False), "config.toml")
+    default = Path(platformdirs.user_config_dir(_APP, appauthor=False), "config.toml")
+    return absolute_path(override) if override else default
 
 
-def _absolute(path: str) -> Path:
-    return Path(path).expanduser().absolute()
+def absolute_path(path: str) -> Path:
+    """What a user typed, as a path that holds in every working folder; ``~`` is the home folder."""
+    return Path(os.path.expanduser(path)).absolute()  # unlike Path.expanduser it bears users that do not exist

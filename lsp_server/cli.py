@@ -172,6 +172,9 @@ def models_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
 
 def main() -> None:
     """Entry point of the ``midline`` script: turns errors into one line and an exit code."""
+    # None if the caller has closed it
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a pipe or console may not know every character
@@ -183,6 +186,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
         sys.exit(1)
     except OSError as error:
+        if error.filename is not None:
+            _exit(f"cannot use {error.filename}: {error.strerror}", 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         _exit(f"cannot write the output: {error.strerror or error}", 1)
 

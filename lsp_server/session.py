@@ -114,7 +114,7 @@ class Session:
             self._in_background(self.backend.aclose())  # which also ends waiting for a model
             self.backend = self._make_backend()
         if is_switched_off:
-            self._on_status(BackendStatus(BackendState.STOPPED, config.engine.model, "switched off in the settings"))
+            self._on_status(self.backend.status)
         if is_started:
             self._start_backend()
 
@@ -175,6 +175,8 @@ class Session:
 
     def _on_status(self, status: BackendStatus) -> None:
         """Tell a client that understands it of each change; show any other a problem, once."""
+        if not self.config.enabled:  # whatever a backend says that is being let go of
+            status = BackendStatus(BackendState.STOPPED, self.config.engine.model, "switched off in the settings")
         if status == self._last_status:
             return
         self._last_status = status

@@ -4,12 +4,12 @@ An unknown key or a bad value is a ``ConfigError`` that names its dotted path. N
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.config import MAX_THREADS, MIN_CONTEXT_TOKENS, PROMPT_FORMATS
+from engine.config import SERVICE_RULES, Rule, one_of
 from engine.errors import ConfigError
 from lsp_server.config import MidlineConfig
 
@@ -20,31 +20,20 @@ else:
 
 _T = TypeVar("_T")
 
-_Rule = tuple[Callable[[Any], bool], str]
-_NOT_NEGATIVE: _Rule = (lambda value: value >= 0, "0 or more")
-_POSITIVE: _Rule = (lambda value: value >= 1, "1 or more")
-
-
-def _one_of(*values: str) -> _Rule:
-    return (lambda value: value in values, "one of " + ", ".join(values))
-
+_NOT_NEGATIVE: Rule = (lambda value: value >= 0, "0 or more")
+_POSITIVE: Rule = (lambda value: value >= 1, "1 or more")
 
 # dotted path -> what its value must be beyond its type
-_RULES: dict[str, _Rule] = {
+_RULES: dict[str, Rule] = {
     "completion.debounce_ms": _NOT_NEGATIVE,
-    "completion.multiline": _one_of("auto", "never"),
+    "completion.multiline": one_of("auto", "never"),
     "completion.max_line_tokens": _POSITIVE,
     "completion.max_block_tokens": _POSITIVE,
     "completion.block_time_limit_ms": _NOT_NEGATIVE,
     "context.max_prefix_chars": _NOT_NEGATIVE,
     "context.max_suffix_chars": _NOT_NEGATIVE,
-    "engine.model": (bool, "a model's name or path"),
-    "engine.dtype": _one_of("auto", "bfloat16", "float32"),
-    "engine.device": _one_of("auto", "cpu", "cuda"),
-    "engine.num_threads": (lambda value: 0 <= value <= MAX_THREADS, f"0 (automatic) to {MAX_THREADS}"),
-    "engine.max_context_tokens": (lambda value: value >= MIN_CONTEXT_TOKENS, f"{MIN_CONTEXT_TOKENS} or more"),
-    "engine.fim_family": _one_of("auto", *PROMPT_FORMATS),
-    "service.idle_exit_s": _NOT_NEGATIVE,
+    **{path: rule for path, rule in SERVICE_RULES.items() if path.startswith("engine.")},
+    "service.idle_exit_s": SERVICE_RULES["idle_exit_s"],
 }
 _TYPE_NAMES: dict[type, str] = {
     bool: "true or false",
@@ -95,7 +84,8 @@ def _checked(path: str, value: Any, kind: type) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind or value != value:  # a NaN keeps no rule
-        raise ConfigError(f"{path} is {value!r}; it must be {_TYPE_NAMES[kind]}")
+        shown = repr(value) if type(value) in _TYPE_NAMES else f"a {type(value).__name__}"  # a table may be long
+        raise ConfigError(f"{path} is {shown}; it must be {_TYPE_NAMES[kind]}")
     is_valid, rule = _RULES.get(path, (lambda _: True, ""))
     if not is_valid(value):
         raise ConfigError(f"{path} is {value!r}; it must be {rule}")

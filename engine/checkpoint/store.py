@@ -15,7 +15,7 @@ from engine.checkpoint.catalogue import CatalogueEntry, load_catalogue
 from engine.checkpoint.download import PARTIAL_DIR, ProgressSink, disk_errors, download_lock, find_partials
 from engine.checkpoint.record import RECORD_SUFFIX, Record, read_record
 from engine.errors import CheckpointError, ModelNotDownloadedError, UnknownModelError
-from engine.paths import models_dir
+from engine.paths import absolute_path, models_dir
 
 HUB_PREFIX = "hf:"
 _HUB_NAME = re.compile(r"hf:(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:/(?P<file>(?:[\w-][\w.+-]*/)*[\w-][\w.+-]*\.gguf))?")
@@ -164,7 +164,7 @@ def _catalogue_name(entry: CatalogueEntry) -> StoredName:
 
 
 def _resolve_path(name: str) -> ResolvedModel:
-    path = Path(name).expanduser()
+    path = absolute_path(name)
     if path.is_dir():
         if problem := _folder_problem(path):
             raise CheckpointError(f"{name} is not a Hugging Face model folder: {problem}")

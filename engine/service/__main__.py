@@ -11,7 +11,6 @@ import faulthandler
 import json
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -25,16 +24,18 @@ import filelock
 import uvicorn
 
 from engine import __version__
-from engine.config import EngineConfig, ServiceConfig
+from engine.config import EngineConfig, ServiceConfig, check
 from engine.errors import ConfigError, MidlineError
 from engine.service.app import create_app, server_config
 from engine.service.listener import HAS_UNIX_SOCKETS, listen_tcp, listen_unix, tcp_url
 from engine.service.registration import (
     EXIT_ALREADY_RUNNING,
+    TOKEN_VARIABLE,
     UNIX_PREFIX,
     Registration,
     ServiceFiles,
     is_process_alive,
+    new_token,
     normalised,
     read_registration,
     write_registration,
@@ -44,7 +45,6 @@ from engine.service.runtime import LoadedEngine, Runtime
 logger = logging.getLogger("engine.service")
 
 _LOCK_TIMEOUT_S = 5.0
-_TOKEN_VARIABLE = "MIDLINE_ENGINE_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,18 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
-        service, code = _run(_parse(arguments), _token())
+        service, code = _run(_parse(arguments), new_token())
     except filelock.Timeout:
         logger.warning("another engine for this model and these settings is running")
         return EXIT_ALREADY_RUNNING
     except MidlineError as error:
         sys.stderr.write(f"midline: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
-    if service.runtime.is_loading_thread_alive:
+    if code or service.runtime.is_loading_thread_alive:
         logging.shutdown()
-        os._exit(code)  # torch cannot be interrupted, and ending the interpreter under it would crash
+        # Torch cannot be interrupted, and ending the interpreter under it would crash; after a failed load that only
+        # takes time, in which nobody can start another.
+        os._exit(code)
     return code
 
 
@@ -170,7 +172,7 @@ class _Service:
         logger.info("Midline engine %s listens on %s", __version__, registration.address)
         if registration.is_foreground:
             logger.info("send the header  Authorization: Bearer %s", registration.token)
-            logger.info("set %s to choose the token; Ctrl-C ends the engine", _TOKEN_VARIABLE)
+            logger.info("set %s to choose the token; Ctrl-C ends the engine", TOKEN_VARIABLE)
         logger.info("loading %s", registration.model)
 
     def _announce_ready(self) -> None:
@@ -223,8 +225,6 @@ def _listening(options: Options, files: ServiceFiles) -> Iterator[tuple[socket.s
         with contextlib.closing(listener):
             yield listener, tcp_url(listener)
         return
-    if not HAS_UNIX_SOCKETS:
-        raise ConfigError("--socket needs Unix sockets, which this platform lacks; use --port")
     path = options.socket_path or files.socket()
     listener = listen_unix(path)
     try:
@@ -232,15 +232,6 @@ def _listening(options: Options, files: ServiceFiles) -> Iterator[tuple[socket.s
             yield listener, f"{UNIX_PREFIX}{path}"
     finally:
         path.unlink(missing_ok=True)
-
-
-def _token() -> str:
-    token = os.environ.get(_TOKEN_VARIABLE, "")
-    if not token:
-        return secrets.token_urlsafe(32)
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        raise ConfigError(f"{_TOKEN_VARIABLE} must be printable ASCII without spaces")
-    return token
 
 
 def _parse(arguments: list[str] | None) -> Options:
@@ -257,6 +248,7 @@ def _parse(arguments: list[str] | None) -> Options:
     except (ValueError, cattrs.BaseValidationError) as error:
         reasons = cattrs.transform_error(error) if isinstance(error, cattrs.BaseValidationError) else [str(error)]
         raise ConfigError(f"--settings: {'; '.join(reasons)}") from None
+    check(config)
     return Options(
         config=replace(config, engine=normalised(config.engine)),
         host=values.host,

@@ -15,6 +15,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine import __version__
 from engine.errors import RequestError
@@ -49,8 +50,8 @@ def create_app(runtime: Runtime, token: str, checks_host: bool, request_exit: Ca
             Route("/metrics", endpoints.metrics),
             Route("/shutdown", endpoints.shutdown, methods=["POST"]),
         ],
-        middleware=[Middleware(Guard, token=token, checks_host=checks_host)],
-        exception_handlers={RequestError: _refused, HTTPException: _http_error, Exception: _failed},
+        middleware=[Middleware(_Discretion), Middleware(Guard, token=token, checks_host=checks_host)],
+        exception_handlers={RequestError: _refused, HTTPException: _http_error},
     )
 
 
@@ -71,6 +72,28 @@ def server_config(app: Starlette) -> uvicorn.Config:
     )
 
 
+class _Discretion:
+    """ASGI middleware: answers for a bug, which Starlette would raise further, to be logged with the user's text."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            log_without_message(error)
+            if not has_begun:
+                await _error("the service failed; see its log", 500)(scope, receive, send)
+
+
 class _Endpoints:
     def __init__(self, runtime: Runtime, request_exit: Callable[[], None]) -> None:
         self._runtime = runtime
@@ -89,11 +112,10 @@ class _Endpoints:
             record.outcome = "refused"
             record.close()
             raise
-        except Exception as error:  # noqa: BLE001 - raised further, its message would be logged and may quote the text
-            log_without_message(error)
+        except Exception:
             record.outcome = "failed"
             record.close()
-            return _error("the service failed; see its log", 500)
+            raise
         return EngineAnswer(self._runtime, completion, record)
 
     async def _parse(self, request: Request) -> Completion:
@@ -172,7 +194,3 @@ def _refused(request: Request, error: Exception) -> Response:
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _error(error.detail, error.status_code, headers=error.headers)
-
-
-def _failed(request: Request, error: Exception) -> Response:
-    return _error("the service failed; see its log", 500)

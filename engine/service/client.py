@@ -73,7 +73,7 @@ class ServiceClient:
 
         try:
             response = await self._client().get("/health", timeout=_HEALTH_TIMEOUT_S)
-        except httpx.TransportError as error:
+        except (httpx.TransportError, RuntimeError) as error:  # a closed client raises a bare RuntimeError
             raise self._unreachable(error) from error
         return _health_report(response.status_code, _json_object(response.content))
 

@@ -89,6 +89,7 @@ class ServiceLauncher:
         self._attached: Registration | None = None
         self._connecting: asyncio.Task[ServiceClient] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_crashed = False
 
     async def connect(self) -> ServiceClient:
         """A client of a service that accepts connections; its model may still be loading.
@@ -105,8 +106,11 @@ class ServiceLauncher:
 
     @property
     def retry_in_s(self) -> float:
-        """Seconds until a service that keeps ending may be started again; 0 when nothing has to be waited for."""
-        return self._backoff.remaining_s
+        """Seconds until a service that has crashed may be started again.
+
+        0 when nothing has to be waited for, or waiting is of no use: its model cannot be loaded.
+        """
+        return self._backoff.remaining_s if self._has_crashed else 0.0
 
     async def status(self) -> HealthReport:
         """What the service is doing now. Starts nothing and never raises for a service that is not there."""
@@ -129,11 +133,8 @@ class ServiceLauncher:
             await asyncio.wait([self._connecting])  # what it is starting should end too
         self._backoff.forget()
         registration = await asyncio.to_thread(read_registration, self.files.registration)
-        if registration and registration.is_foreground and _is_serving(registration):
-            raise ServiceError(
-                f"the engine for these settings runs in a terminal, at {registration.address}"
-                f" (process {registration.pid}); end it there"
-            )
+        if registration is not None:
+            _leave_to_its_user(registration)
         await self._detach()
         client = await _identify(registration)
         if client is not None and registration is not None:
@@ -152,8 +153,8 @@ class ServiceLauncher:
         client = await self._attach()
         if client is None:
             if self._backoff.remaining_s > 0:
-                wait_s = self._backoff.remaining_s
-                raise ServiceError(f"{self._backoff.message} (next attempt in {wait_s:.0f} s)")
+                outlook = f" (next attempt in {self.retry_in_s:.0f} s)" if self._has_crashed else ""
+                raise ServiceError(self._backoff.message + outlook)
             client = await self._start()
         return client
 
@@ -171,16 +172,20 @@ class ServiceLauncher:
         if registration is None or registration.pid != former.pid:  # it removes the file when it ends as it should
             self._backoff.forget()
             return
+        self._has_crashed = not registration.error
         message = await asyncio.to_thread(self._describe_end, former.pid)
         self._backoff.record_failure(message, lifetime_s)
 
     async def _attach(self) -> ServiceClient | None:
         """A client of the service that runs already, or None. Retires one of an older version."""
         registration = await asyncio.to_thread(read_registration, self.files.registration)
+        is_older = registration is not None and _version_key(registration.version) < _version_key(engine.__version__)
+        if registration is not None and is_older:
+            _leave_to_its_user(registration)
         client = await _identify(registration)
         if client is None or registration is None:
             return None
-        if _version_key(registration.version) < _version_key(engine.__version__):
+        if is_older:
             await self._retire(registration, client)
             return None
         self._client, self._attached = client, registration
@@ -223,6 +228,8 @@ class ServiceLauncher:
             if has_failed:
                 break
             await asyncio.sleep(_POLL_S)
+        registration = await asyncio.to_thread(read_registration, self.files.registration)
+        self._has_crashed = registration is None or registration.pid != process.pid or not registration.error
         message = await asyncio.to_thread(self._describe_end, process.pid)
         self._backoff.record_failure(message, lifetime_s=0.0)
         raise ServiceError(message)
@@ -290,6 +297,15 @@ async def _import_httpx() -> None:
 
 def _is_serving(registration: Registration) -> bool:
     return not registration.error and is_process_alive(registration.pid)
+
+
+def _leave_to_its_user(registration: Registration) -> None:
+    """An engine that a person runs is not ours to end. Raises ``ServiceError``."""
+    if registration.is_foreground and _is_serving(registration):
+        raise ServiceError(
+            f"the engine for these settings runs in a terminal, at {registration.address}"
+            f" (process {registration.pid}, version {registration.version}); end it there"
+        )
 
 
 async def _identify(registration: Registration | None) -> ServiceClient | None:

@@ -18,8 +18,11 @@ _BACKLOG = 128
 def listen_unix(path: Path) -> socket.socket:
     """Listen on a socket file with mode 0600, replacing one that nobody listens on any more.
 
-    Raises ``ConfigError`` for a path that is too long or not a socket, ``ServiceError`` when it is in use.
+    Raises ``ConfigError`` for a path that is too long or not a socket, and where there are no such sockets;
+    ``ServiceError`` when it is in use.
     """
+    if not HAS_UNIX_SOCKETS:
+        raise ConfigError("--socket needs Unix sockets, which this platform lacks; use --port")
     num_bytes = len(os.fsencode(path))
     if num_bytes > MAX_SOCKET_PATH_BYTES:
         raise ConfigError(f"the socket path {path} has {num_bytes} bytes, more than {MAX_SOCKET_PATH_BYTES}")

@@ -11,18 +11,23 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import stat
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.errors import ServiceError
-from engine.paths import state_dir
+from engine.errors import ConfigError, ServiceError
+from engine.paths import absolute_path, state_dir
 
 UNIX_PREFIX = "unix:"
+TOKEN_VARIABLE = "MIDLINE_ENGINE_TOKEN"
 EXIT_ALREADY_RUNNING = 4
 """Exit code of a service process that found another one holding the lock."""
+
+_LOG_TAIL_BYTES = 65536
+_STACK_LINE = re.compile(r"\s|(Current thread|Thread) 0x|Stack \(|Extension modules:")  # of faulthandler
 
 MAX_SOCKET_PATH_BYTES = 100  # sun_path holds 104 bytes on macOS, 108 on Linux, a NUL included
 
@@ -94,7 +99,7 @@ def normalised(config: EngineConfig) -> EngineConfig:
     is_path = not config.model.startswith("hf:") and (
         config.model.endswith(".gguf") or any(mark in config.model for mark in ("/", os.sep, "~"))
     )
-    return replace(config, model=str(Path(config.model).expanduser().resolve())) if is_path else config
+    return replace(config, model=str(absolute_path(config.model).resolve())) if is_path else config
 
 
 def service_key(config: EngineConfig) -> str:
@@ -126,6 +131,16 @@ def read_registration(path: Path) -> Registration | None:
         return None
 
 
+def new_token() -> str:
+    """The token that the user has chosen, or a random one. Raises ``ConfigError`` for one no header can carry."""
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        return secrets.token_urlsafe(32)
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ConfigError(f"{TOKEN_VARIABLE} must be printable ASCII without spaces")
+    return token
+
+
 def is_process_alive(pid: int) -> bool:
     """False when no such process exists. Where this cannot be asked (Windows) the answer is True."""
     if os.name == "nt":  # os.kill(pid, 0) would end the process there
@@ -140,17 +155,14 @@ def is_process_alive(pid: int) -> bool:
 
 
 def last_log_line(path: Path) -> str:
-    """The last line with text in a log, or an empty string."""
+    """The last line with text in a log, or an empty string; of a crash the line that names it, not its stacks."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
+            file.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    fatal = [line.strip() for line in lines if line.startswith("Fatal Python error")]
-    if fatal and lines[-1].startswith(("Extension modules:", "  File")):
-        return fatal[-1]  # what follows it is a list of stacks and modules
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return next((line.rstrip() for line in reversed(lines) if line and not _STACK_LINE.match(line)), "")
 
 
 def _create_private_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ from engine.checkpoint.store import resolve_model
 from engine.config import ServiceConfig
 from engine.errors import ModelError, ModelNotDownloadedError, ServiceError
 from engine.request import CompletionRequest, Delta
-from engine.service.client import HealthReport, ServiceClient, ServiceState
+from engine.service.client import ServiceClient, ServiceState
 from engine.service.launcher import ServiceLauncher
 from lsp_server.backends.base import BackendState, BackendStatus
 
@@ -85,29 +85,33 @@ class LocalBackend:
                 resolve_model(self._model)
                 if self._status.state is not BackendState.FAILED:  # that stays until a new attempt has come further
                     self._report(BackendState.STARTING)
-            client = await self._connect()
-            if client is not self._ready_client:
-                await self._wait_until_loaded(client)
+            await self._follow_and_restart()
         except ModelNotDownloadedError as error:
             self._report(BackendState.MODEL_MISSING, str(error))
         except (ModelError, ServiceError) as error:
             self._report(BackendState.FAILED, str(error))
 
-    async def _connect(self) -> ServiceClient:
-        """Connect; an engine that has died is started again a few times, after the launcher's pause."""
+    async def _follow_and_restart(self) -> None:
+        """An engine that has crashed is started again a few times, after the launcher's pause."""
         for _ in range(_MAX_RESTARTS):
             try:
-                return await self._launcher.connect()
+                return await self._follow()
             except ServiceError as error:
                 if self._launcher.retry_in_s <= 0:
                     raise
                 self._report(BackendState.STARTING, str(error))
                 await asyncio.sleep(self._launcher.retry_in_s)
-        return await self._launcher.connect()
+        await self._follow()
 
-    async def _wait_until_loaded(self, client: ServiceClient) -> None:
-        while True:
-            report = await self._health(client)
+    async def _follow(self) -> None:
+        """Until the engine is ready, or has told why it will not be. Raises ``ServiceError`` when it dies."""
+        client = await self._launcher.connect()
+        while client is not self._ready_client:
+            try:
+                report = await client.health()
+            except ServiceError:
+                client = await self._launcher.connect()  # which finds out why, and raises that
+                continue
             state = _STATE_OF_SERVICE[report.state]
             if state is BackendState.READY:
                 self._ready_client = client
@@ -115,12 +119,6 @@ class LocalBackend:
             if state is not BackendState.LOADING:
                 return
             await asyncio.sleep(_POLL_S)
-
-    async def _health(self, client: ServiceClient) -> HealthReport:
-        try:
-            return await client.health()
-        except ServiceError:
-            return await self._launcher.status()  # it has ended, and left word why
 
     def _report(self, state: BackendState, message: str = "") -> None:
         status = BackendStatus(state, self._model, message)

@@ -37,7 +37,7 @@ def run_complete(location: str, as_json: bool, model: str | None) -> None:
     config = load_config(config_file())
     if model is not None:
         config = replace(config, engine=replace(config.engine, model=model))
-    if config.enabled:
+    if refusal(situation, config) is None:
         resolve_model(config.engine.model)  # its error is better than that of a service which cannot start
     suggestion = asyncio.run(_suggest(situation, config))
     if suggestion.reason is EmptyReason.SERVICE_UNAVAILABLE:

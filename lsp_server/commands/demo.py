@@ -34,7 +34,7 @@ def run_demo(model: str | None, is_fast: bool) -> None:
     try:
         resolve_model(name)
     except ModelNotDownloadedError:
-        console.print(f"Downloading [bold]{escape(name)}[/] (once) …")
+        console.print(f"Downloading [bold]{escape(name)}[/] (once) …", soft_wrap=True)
         with download_progress(console) as progress:
             pull_model(name, progress)
     asyncio.run(_watch_and_play(console, name, is_fast or not console.is_terminal))
@@ -63,8 +63,11 @@ async def _play(console: Console, editor: DemoEditor, scenes: list[Scene], model
         started = time.monotonic()
         await editor.start(model)
         await editor.wait_until_ready(_LOAD_TIMEOUT_S)
-    console.print(f"[bold]{escape(model)}[/] is ready after {time.monotonic() - started:.1f} s.")
-    console.print(f"Typing into [bold]{EXAMPLE_NAME}[/]; what Midline suggests is shown [italic cyan]like this[/].\n")
+    console.print(f"[bold]{escape(model)}[/] is ready after {time.monotonic() - started:.1f} s.", soft_wrap=True)
+    console.print(
+        f"Typing into [bold]{EXAMPLE_NAME}[/]; what Midline suggests is shown [italic cyan]like this[/].\n",
+        soft_wrap=True,
+    )
     latencies, added = [], 0
     for scene in scenes:
         first_line = scene.line + added
@@ -76,28 +79,30 @@ async def _play(console: Console, editor: DemoEditor, scenes: list[Scene], model
         raise ServiceError("the model suggested nothing in the whole example; run: midline doctor")
     console.print(
         f"[bold]{len(latencies)} of {len(scenes)}[/] places got a suggestion, in the median"
-        f" [bold]{statistics.median(latencies):.0f} ms[/] after the last key (waiting for a pause in typing included)."
+        f" [bold]{statistics.median(latencies):.0f} ms[/] after the last key (waiting for a pause in typing included).",
+        soft_wrap=True,
     )
-    console.print("Next: open your editor; the README's section “Editors” has the few lines it needs.", style="dim")
+    hint = "Next: open your editor; the README's section “Editors” has the few lines it needs."
+    console.print(hint, style="dim", soft_wrap=True)
 
 
 async def _play_scene(console: Console, editor: DemoEditor, scene: Scene, is_fast: bool) -> Ghost:
     """Type one text key by key, wait for the suggestion, and accept it."""
     line, column = scene.line, len(scene.indentation)
     editor.set_line(line, scene.indentation)
-    asking: asyncio.Task[Ghost] | None = None
-    older: list[asyncio.Task[Ghost]] = []
+    asking: list[asyncio.Task[Ghost]] = []
     with Live(console=console, auto_refresh=False, transient=False) as live:
-        for key in scene.typed:
-            line, column = editor.insert(line, column, key)
-            if asking:
-                older.append(asking)  # the server answers it, with nothing, as soon as it sees the next one
-            asking = asyncio.create_task(editor.ask(line, column))
-            live.update(_render(line, editor.lines[line], "", None), refresh=True)
-            await asyncio.sleep(0 if is_fast else _KEY_INTERVAL_S)
-        assert asking is not None
-        ghost = await asking
-        await asyncio.gather(*older)
+        try:
+            for key in scene.typed:
+                line, column = editor.insert(line, column, key)
+                asking.append(asyncio.create_task(editor.ask(line, column)))
+                live.update(_render(line, editor.lines[line], "", None), refresh=True)
+                await asyncio.sleep(0 if is_fast else _KEY_INTERVAL_S)
+            *_, ghost = await asyncio.gather(*asking)  # the server answers older ones, with nothing, at the next key
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)  # all of them fail if the server has ended
         live.update(_render(line, editor.lines[line], ghost.text, ghost.latency_ms), refresh=True)
         await asyncio.sleep(0 if is_fast else _READ_PAUSE_S)
     console.print()

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lsprotocol import types
-from pygls.exceptions import JsonRpcException
 from pygls.lsp.client import LanguageClient
 
 from engine import __version__
@@ -31,11 +30,13 @@ class Ghost:
 class DemoEditor:
     """Types into a document and asks after every key, as editors do; older requests are left to the server."""
 
-    def __init__(self, name: str, lines: list[str]) -> None:
+    def __init__(self, file_name: str, lines: list[str]) -> None:
         self.lines = list(lines)
-        self._uri = (Path.cwd() / name).as_uri()
+        self._uri = (Path.cwd() / file_name).as_uri()
         self._version = 0
-        logging.getLogger("pygls").setLevel(logging.CRITICAL)  # it logs tracebacks of answers that come too late
+        # of a server that dies, one logs tracebacks of answers that come too late, the other writes to a closed pipe
+        for name in ("pygls", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._client = LanguageClient("midline-demo", __version__)
         self._state = ""
         self._message = ""
@@ -107,8 +108,8 @@ class DemoEditor:
     async def close(self) -> None:
         """End the language server, whatever state it is in; the engine stays warm for a while."""
         # pygls raises RuntimeError for a server that has ended by itself
-        with contextlib.suppress(RuntimeError, asyncio.TimeoutError, JsonRpcException):
-            await asyncio.wait_for(self._client.shutdown_async(None), _SHUTDOWN_TIMEOUT_S)
+        with contextlib.suppress(RuntimeError):
+            self._client.shutdown(None)  # its answer is not awaited: an interrupt may have ended what reads it
             self._client.exit(None)
         with contextlib.suppress(RuntimeError, asyncio.TimeoutError):
             await asyncio.wait_for(self._client.stop(), _SHUTDOWN_TIMEOUT_S)  # type: ignore[no-untyped-call]

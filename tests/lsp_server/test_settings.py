@@ -1,8 +1,10 @@
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.config import PROMPT_FORMATS
 from engine.errors import ConfigError
 from lsp_server.config import MidlineConfig
 from lsp_server.settings import _RULES, load_config, merge
@@ -32,6 +34,8 @@ def test_file_is_laid_over_defaults(tmp_path: Path) -> None:
         ({"completion": {"debounce_ms": True}}, "completion.debounce_ms is True; it must be a whole number"),
         ({"completion": {"multiline": "always"}}, "completion.multiline is 'always'; it must be one of auto, never"),
         ({"completion": 3}, "completion must be a table of settings, not int"),
+        ({"engine": {"model": {"a": "secret"}}}, "engine.model is a dict; it must be a string"),
+        ({"service": {"idle_exit_s": float("inf")}}, "service.idle_exit_s is inf; it must be 0 or more seconds"),
         ({"enabled": 1}, "enabled is 1; it must be true or false"),
         ({"engine": {"model": ""}}, "engine.model is ''; it must be a model's name or path"),
         ({"engine": {"dtype": "int8"}}, "engine.dtype is 'int8'; it must be one of auto, bfloat16, float32"),
@@ -68,3 +72,17 @@ def test_every_rule_belongs_to_a_setting_whose_default_keeps_it() -> None:
 def test_folder_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         load_config(tmp_path)
+
+
+def test_the_extension_offers_what_the_rules_allow() -> None:
+    package = json.loads((Path(__file__).parents[2] / "vscode-client/package.json").read_text(encoding="utf-8"))
+    properties = package["contributes"]["configuration"]["properties"]
+    for path, (is_valid, _) in _RULES.items():
+        schema = properties[f"midline.{path}"]
+        assert all(map(is_valid, schema.get("enum", ()))), path
+        assert "enum" not in schema or not is_valid("another"), path
+        for bound, step in (("minimum", -1), ("maximum", 1)):
+            if bound in schema:
+                assert is_valid(schema[bound]) and not is_valid(schema[bound] + step), path
+    formats = properties["midline.engine.fim_family"]["enum"]
+    assert formats == ["auto", *PROMPT_FORMATS]

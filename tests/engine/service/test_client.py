@@ -132,6 +132,16 @@ async def test_health_while_loading_and_ready(tmp_path: Path) -> None:
         assert (report.state, report.model, report.family) == (ServiceState.READY, "fake", "qwen")
 
 
+async def test_closed_client_is_a_service_error(service: RunningService) -> None:
+    client = service.client()
+    await client.health()
+    await client.aclose()
+    with pytest.raises(ServiceError, match="cannot be reached"):
+        await collect(client, CompletionRequest("a"))
+    with pytest.raises(ServiceError, match="cannot be reached"):
+        await client.health()
+
+
 async def test_wrong_token(service: RunningService) -> None:
     async with aclosing(ServiceClient(service.address, "wrong")) as client:
         assert (await client.health()).pid == 0

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
@@ -26,6 +27,7 @@ from engine.service.registration import (
     Registration,
     ServiceFiles,
     is_process_alive,
+    last_log_line,
     normalised,
     read_registration,
     write_registration,
@@ -168,6 +170,20 @@ async def test_killed_service_is_restarted_after_a_pause(launch: Start) -> None:
     assert (await client.health()).pid != pid
 
 
+async def test_service_that_had_lived_long_is_restarted_at_once(launch: Start) -> None:
+    pid = (await (await launch().connect()).health()).pid
+    launcher = launch()  # an editor opened just now, to which the service is older than the connection
+    registration = read_registration(launcher.files.registration)
+    assert registration is not None
+    old = replace(registration, started_at_s=registration.started_at_s - Backoff.STABLE_S)
+    write_registration(launcher.files.registration, old)
+    await launcher.connect()
+    os.kill(pid, signal.SIGKILL)
+    await gone(pid)
+    assert (await (await launcher.connect()).health()).pid != pid
+    assert launcher.retry_in_s == 0
+
+
 async def test_missing_model_is_told_and_can_be_tried_again(launch: Start, model: Path, tmp_path: Path) -> None:
     launcher = launch(model="qwen2.5-coder-1.5b")
     for _ in range(2):  # the second time while waiting
@@ -179,8 +195,9 @@ async def test_missing_model_is_told_and_can_be_tried_again(launch: Start, model
         assert report.state is ServiceState.MODEL_MISSING
         assert "midline models pull qwen2.5-coder-1.5b" in report.message
     await gone(launcher._process.pid if launcher._process else 0)
-    with pytest.raises(ServiceError, match="midline models pull"):
+    with pytest.raises(ServiceError, match=r"midline models pull qwen2\.5-coder-1\.5b$"):
         await launcher.connect()
+    assert launcher._backoff.remaining_s > 0 and launcher.retry_in_s == 0  # trying again by itself is of no use
     await launcher.stop()
     assert launcher._backoff.remaining_s == 0
 
@@ -192,6 +209,28 @@ async def test_broken_model_is_told(launch: Start, tmp_path: Path) -> None:
     report = await ready(launcher)
     assert report.state is ServiceState.FAILED
     assert "broken.gguf" in report.message and "\n" not in report.message
+    assert launcher._process is not None
+    await gone(launcher._process.pid, within_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"engine": {"num_threads": 1_000_000}}, "engine.num_threads is 1000000; it must be 0 (automatic) to 256"),
+        ({"engine": {"fim_family": "nope"}}, "engine.fim_family is 'nope'; it must be one of auto, qwen"),
+        ({"engine": {"max_context_tokens": 1}}, "engine.max_context_tokens is 1; it must be 256 or more"),
+        ({"idle_exit_s": float("nan")}, "idle_exit_s is nan; it must be 0 or more seconds"),
+        ({"engine": {"colour": 1}}, "--settings: "),
+    ],
+)
+def test_bad_settings_are_told_before_anything_starts(
+    state_dir: Path, settings: dict[str, object], message: str
+) -> None:
+    command = [sys.executable, "-m", "engine.service", "--settings", json.dumps(settings)]
+    process = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert process.stderr.startswith(f"midline: {message}") and process.stderr.count("\n") == 1
+    assert not state_dir.exists()
 
 
 async def test_idle_service_exits_and_the_next_request_starts_another(launch: Start) -> None:
@@ -238,6 +277,19 @@ async def test_older_version_makes_way_and_newer_is_used(launch: Start) -> None:
     older = launch()
     assert (await (await older.connect()).health()).pid != pid
     assert not is_process_alive(pid)
+
+
+async def test_older_version_in_a_terminal_is_left_alone(launch: Start) -> None:
+    launcher = launch()
+    pid = (await (await launcher.connect()).health()).pid
+    registration = read_registration(launcher.files.registration)
+    assert registration is not None
+    in_terminal = replace(registration, version="0.0.9", is_foreground=True)
+    write_registration(launcher.files.registration, in_terminal)
+    with pytest.raises(ServiceError, match=r"runs in a terminal, .*version 0\.0\.9\); end it there"):
+        await launch().connect()
+    assert is_process_alive(pid)
+    write_registration(launcher.files.registration, registration)
 
 
 @pytest.mark.parametrize("is_own_pid", [False, True])
@@ -327,3 +379,21 @@ def test_unreadable_registration_is_none(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == asdict(registration)
     assert read_registration(path) == registration
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_last_log_line_of_a_crash_names_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_log_line(log) == ""
+    log.write_text("\n")
+    assert last_log_line(log) == ""
+    log.write_text("one\ntwo \n\n")
+    assert last_log_line(log) == "two"
+    code = "import faulthandler; faulthandler.enable(); faulthandler._sigsegv()"
+    with log.open("ab") as file:
+        subprocess.run([sys.executable, "-c", code], stderr=file, check=False)
+        modules = ", ".join(f"torch.part{number}" for number in range(1000))  # longer than a page
+        file.write(f"\nExtension modules: {modules} (total: 1000)\n".encode())
+    assert last_log_line(log) == "Fatal Python error: Segmentation fault"
+    with log.open("ab") as file:
+        file.write(b"INFO another engine listens\n")
+    assert last_log_line(log) == "INFO another engine listens"

@@ -201,3 +201,18 @@ async def test_a_bug_before_the_engine_is_logged_without_the_users_text(
     assert answer.status_code == 500
     assert "ValueError" in caplog.text
     assert "SECRET" not in answer.text + caplog.text
+
+
+async def test_a_bug_in_any_route_is_answered_and_logged_without_its_message(
+    service: RunningService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(model: str, started_at_s: float) -> None:
+        raise ValueError(model * 2)  # a traceback shows this line, which is not the message
+
+    monkeypatch.setattr(app, "model_list", broken)
+    async with service.http() as http:
+        answer = await http.get("/v1/models")
+        assert (await http.get("/health")).status_code == 200
+    assert answer.status_code == 500 and answer.json()["error"]["type"] == "server_error"
+    assert "ValueError" in caplog.text
+    assert "fakefake" not in answer.text + caplog.text

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from engine.config import EngineConfig, ServiceConfig
 from engine.errors import ServiceError
 from engine.request import CompletionRequest, SamplingParams
+from engine.service.launcher import Backoff, ServiceLauncher
 from lsp_server.backends.base import BackendState, BackendStatus
 from lsp_server.backends.local import LocalBackend
 from tests.support.lsp_session import private_folders, until
@@ -74,6 +77,51 @@ async def test_follows_the_service_through_start_death_and_restart(folder: Path)
     await backend.aclose()
 
 
+async def test_killed_engine_comes_back_without_another_request(folder: Path) -> None:
+    seen: list[BackendStatus] = []
+    model = str(write_tiny_gguf(folder / "tiny.gguf", seed=2))
+    backend = LocalBackend(ServiceConfig(EngineConfig(model=model)), seen.append)
+    await until_ready(backend)
+    first = find_registration(folder)
+    assert first is not None
+    os.kill(first.pid, signal.SIGKILL)
+    await until(lambda: not psutil.pid_exists(first.pid))
+    await backend.ensure_ready()  # the one request that finds it dead
+    await until(lambda: backend.status.state is BackendState.LOADING, timeout_s=30)
+    second = find_registration(folder)
+    assert second is not None and second.pid != first.pid
+    os.kill(second.pid, signal.SIGKILL)
+    await until(lambda: backend.status.state is BackendState.STARTING, timeout_s=30)
+    await until(lambda: backend.status.state is BackendState.READY, timeout_s=120)
+    assert BackendState.FAILED not in {status.state for status in seen}
+    await backend.aclose()
+
+
+async def test_engine_that_always_crashes_is_a_failure_after_a_few_attempts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[BackendStatus] = []
+    num_starts = 0
+
+    def crash(launcher: ServiceLauncher) -> "subprocess.Popen[bytes]":
+        nonlocal num_starts
+        num_starts += 1
+        launcher._process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+        launcher._process.wait()
+        return launcher._process
+
+    monkeypatch.setattr(ServiceLauncher, "_spawn", crash)
+    monkeypatch.setattr(Backoff, "MAX_DELAY_S", 0.05)
+    model = str(write_tiny_gguf(folder / "tiny.gguf", seed=2))
+    backend = LocalBackend(ServiceConfig(EngineConfig(model=model)), seen.append)
+    await backend.ensure_ready()
+    await until(lambda: backend.status.state is BackendState.FAILED, timeout_s=30)
+    assert num_starts == 4
+    assert {status.state for status in seen[:-1]} == {BackendState.STARTING}
+    assert "ended unexpectedly" in backend.status.message
+    await backend.aclose()
+
+
 @pytest.mark.parametrize(
     ("model", "state", "message"),
     [
@@ -101,4 +149,9 @@ async def test_model_that_does_not_load_is_a_failure_with_its_reason(folder: Pat
         assert time.monotonic() < deadline_s, status
         await asyncio.sleep(0.05)
     assert "broken.gguf" in status.message
+    former = find_registration(folder)
+    assert former is not None
+    await until(lambda: not psutil.pid_exists(former.pid))
+    assert await backend.ensure_ready() == status  # nothing is started by itself, nor at every keystroke
+    assert find_registration(folder) == former
     await backend.aclose()

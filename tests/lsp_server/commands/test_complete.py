@@ -107,6 +107,16 @@ def test_disabled_is_an_empty_suggestion_with_its_reason(tmp_path: Path, capsys:
     assert output.err == "midline: no suggestion (disabled)\n"
 
 
+@pytest.mark.parametrize(("text", "reason"), [("", "empty_document"), ("x" * 6000, "line_too_long")])
+def test_a_place_without_suggestions_needs_no_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, reason: str
+) -> None:
+    (tmp_path / "a.py").write_text(text)
+    run_complete(f"{tmp_path / 'a.py'}:1:1", as_json=False, model=None)  # it is not downloaded
+    assert capsys.readouterr() == ("", f"midline: no suggestion ({reason})\n")
+    assert not (tmp_path / "state").exists()
+
+
 async def test_waiting_ends_when_ready_failed_or_late() -> None:
     await wait_until_ready(ScriptedBackend(), timeout_s=10)
     with pytest.raises(ServiceError, match="out of memory"):

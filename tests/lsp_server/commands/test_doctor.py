@@ -2,11 +2,16 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from engine.paths import config_file
+import psutil
+import pytest
+
+from engine.paths import config_file, state_dir
+from tests.support.services import find_registration
 from tests.support.tiny_checkpoints import write_tiny_gguf
 
 
@@ -44,9 +49,37 @@ def test_every_problem_is_named(tmp_path: Path) -> None:
     assert "midline models pull qwen2.5-coder-0.5b" in problems
 
 
-def test_a_missing_torch_is_a_finding(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
+@pytest.mark.parametrize("variable", ["MIDLINE_STATE_DIR", "MIDLINE_CACHE_DIR"])
+@pytest.mark.parametrize("folder", [os.devnull, __file__, "/proc/midline"])
+def test_a_folder_that_cannot_be_used_is_a_finding(variable: str, folder: str) -> None:
+    done = _doctor("--json", **{variable: folder})
+    assert done.returncode == 1
+    (problem,) = [text for text in json.loads(done.stdout)["problems"] if "cannot be used" in text]
+    assert problem.startswith(folder)
+    assert problem.endswith(f"set {variable} to another folder")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("error", ["ImportError", "OSError"])
+def test_a_missing_or_broken_torch_is_a_finding(tmp_path: Path, error: str) -> None:
+    (tmp_path / "torch.py").write_text(f"raise {error}('no torch here')\n")
     done = _doctor(PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     assert done.returncode == 1
     assert "no torch here; in Midline's folder run: pip install '.[local]'" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_an_engine_that_was_killed_is_a_finding(tmp_path: Path) -> None:
+    model = str(write_tiny_gguf(tmp_path / "tiny.gguf"))
+    (tmp_path / "a.py").write_text("x = ")
+    complete = ["complete", f"{tmp_path / 'a.py'}:1:5", "--model", model]
+    subprocess.run([sys.executable, "-m", "lsp_server", *complete], capture_output=True, timeout=60, check=True)
+    registration = find_registration(state_dir().parent)
+    assert registration is not None
+    engine = psutil.Process(registration.pid)
+    engine.send_signal(signal.SIGKILL)
+    psutil.wait_procs([engine], timeout=10)
+    findings = json.loads(_doctor("--json", "--model", model).stdout)
+    assert findings["service"]["state"] == "stopped"
+    (problem,) = findings["problems"]
+    assert problem.startswith("last attempt: the engine ended unexpectedly")

@@ -118,16 +118,23 @@ async def test_background_service_makes_way_and_editors_find_the_new_one(run: Ru
         assert (await launcher.status()).state is ServiceState.STOPPED
 
 
-async def test_an_engine_that_cannot_start_ends_no_other(run: Run, model: Path) -> None:
+async def test_an_engine_that_cannot_start_ends_no_other(run: Run, model: Path, tmp_path: Path) -> None:
     config = ServiceConfig(engine=EngineConfig(model=str(model), num_threads=1))
+    (tmp_path / "file").write_text("mine")
     with socket.create_server(("127.0.0.1", 0)) as busy:
         async with aclosing(ServiceLauncher(config)) as launcher:
             former = (await (await launcher.connect()).health()).pid
-            process = await run("--model", "tiny.gguf", "--port", str(busy.getsockname()[1]))
-            _, errors = await asyncio.wait_for(process.communicate(), timeout=30)
-            assert process.returncode == 1
-            assert "choose another --port" in errors.decode()
-            assert is_process_alive(former)
+            for arguments, token, message in (
+                (("--port", str(busy.getsockname()[1])), "t", "choose another --port"),
+                (("--socket", str(tmp_path / "file")), "t", "is not a socket"),
+                (("--socket", str(tmp_path / ("x" * 120))), "t", "bytes, more than"),
+                (("--port", "0"), "two words", "MIDLINE_ENGINE_TOKEN must be"),
+            ):
+                process = await run("--model", "tiny.gguf", *arguments, MIDLINE_ENGINE_TOKEN=token)
+                _, errors = await asyncio.wait_for(process.communicate(), timeout=30)
+                assert process.returncode in (1, 2)
+                assert message in errors.decode()
+                assert is_process_alive(former), message
             await launcher.stop()
 
 
@@ -139,6 +146,7 @@ async def test_an_engine_that_cannot_start_ends_no_other(run: Run, model: Path) 
         (("--model", "tiny.gguf", "--port", "1", "--socket", "x"), {}, 2, "exclude each other"),
         (("--model", "tiny.gguf", "--host", "::1"), {}, 2, "--host is for --port"),
         (("--model", "tiny.gguf", "--idle-exit", "nan"), {}, 2, "--idle-exit is nan"),
+        (("--model", "tiny.gguf", "--idle-exit", "-1"), {}, 2, "--idle-exit is -1"),
         (("--model", "tiny.gguf", "--threads", "1000000"), {}, 2, "engine.num_threads"),
         (("--model", "tiny.gguf", "--dtype", "int3"), {}, 2, "int3"),
         (("--model", "tiny.gguf"), {"MIDLINE_ENGINE_TOKEN": "two words"}, 2, "MIDLINE_ENGINE_TOKEN"),

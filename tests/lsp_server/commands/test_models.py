@@ -106,6 +106,7 @@ def test_interrupting_a_download_says_how_to_go_on(models_dir: Path) -> None:
             assert pull.stderr.readline().startswith("  0%")
             pull.send_signal(signal.SIGINT)
             assert pull.stderr.readline() == "run the same command again to go on\n"
+            assert pull.stderr.read() == "midline: interrupted\n"
             assert pull.wait(20) == 130
     assert not list(models_dir.glob(".partial/*/attempt-*"))
 

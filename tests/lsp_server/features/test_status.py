@@ -151,5 +151,11 @@ async def test_switching_off_lets_go_of_the_engine_and_says_so() -> None:
         await running.session.initialize(**WANTS_STATUS)
         await running.session.wait_for_notification("midline/status", state="ready")
         running.session.notify("workspace/didChangeConfiguration", {"settings": {"midline": {"enabled": False}}})
-        await running.session.wait_for_notification("midline/status", state="stopped")
+        told = await running.session.wait_for_notification("midline/status", state="stopped")
+        assert told["message"] == "switched off in the settings"
         await until(lambda: backend.is_closed)
+        running.session.open("x = ")
+        num_told = count(running.session, "midline/status")
+        await running.session.inline(0, 4)
+        assert count(running.session, "midline/status") == num_told
+        assert (backend.num_restarts, backend.requests) == (0, [])
