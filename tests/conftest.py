@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,10 @@ import pytest
 
 _USER_MODELS = ("real_model", "real_model_large", "editor")
 _SHOWN = ("torch", "tokenizers", "gguf", "pygls", "starlette")
+
+# A shell starts background jobs with interrupts ignored, and the processes under test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
