@@ -1,34 +1,31 @@
-"""``Engine`` blocks and ``AsyncEngine`` streams: one model, one sequence at a time.
+"""``Engine``: a loaded model and the loop that all its requests share."""
 
-The keys and values of the last request are kept; the next one computes only what differs.
-"""
-
-import asyncio
-import contextlib
 import logging
-import math
-import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import torch
 
-from engine.cache.storage import SequenceCache
-from engine.checkpoint.source import open_checkpoint
-from engine.checkpoint.store import resolve_model
-from engine.config import EngineConfig
-from engine.errors import CheckpointError, ConfigError, RequestError, ServiceError
-from engine.fim import LEFT_TO_RIGHT, Prompt, PromptBuilder, detect_family, family_named
-from engine.healing import ByteVocabulary
+from engine.config import PROFILES, EngineConfig, Profile
+from engine.errors import ConfigError, RequestError
+from engine.fim import LEFT_TO_RIGHT, Prompt
+from engine.generation import Generation, OnDelta
 from engine.info import EngineInfo
-from engine.loop import Generation, Model
-from engine.model.load import load_decoder
-from engine.request import CompletionRequest, Delta, SamplingParams
+from engine.loading import LoadedModel, load_model
+from engine.loop import Job, Loop, OnError
+from engine.request import CompletionRequest, Delta, Finished, SamplingParams
+from engine.scheduler.sequence import Sequence
+from engine.speculation.draft_model import DraftModel, DraftModelSource
+from engine.speculation.sources import DraftSource, EarlierAnswer, NGrams
 
 _logger = logging.getLogger(__name__)
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+_BLOCK_TOKENS = 16
+_DEFAULT_CACHE_MB = 256
+_MAX_MEMORY_SHARE = 0.5
 
 # A hole that every model trained for filling in fills the same way: the second operand.
 _SELF_TEST = CompletionRequest(
@@ -39,8 +36,13 @@ _SELF_TEST = CompletionRequest(
 _SELF_TEST_ANSWER = "b"
 
 
-def _never() -> bool:
-    return False
+@dataclass(frozen=True)
+class Completion:
+    """A whole answer."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finished: Finished
 
 
 def _device(name: str) -> torch.device:
@@ -62,10 +64,15 @@ def _dtype(name: str) -> torch.dtype:
 class Engine:
     """A loaded model that completes text. Not safe for threads: ``AsyncEngine`` gives it a thread of its own."""
 
-    def __init__(self, info: EngineInfo, model: Model, prompts: PromptBuilder) -> None:
+    def __init__(self, info: EngineInfo, model: LoadedModel, loop: Loop, draft_model: DraftModel | None) -> None:
         self.info = info
+        self.loop = loop
+        self.cache = model.cache
         self._model = model
-        self._prompts = prompts
+        self._vocabulary = model.vocabulary
+        self._draft_model = draft_model
+        if draft_model is not None:
+            draft_model.is_wanted_elsewhere = lambda: loop.has_mail
 
     @classmethod
     def load(cls, config: EngineConfig) -> "Engine":
@@ -77,69 +84,148 @@ class Engine:
         device, dtype = _device(config.device), _dtype(config.dtype)
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
-        model = resolve_model(config.model)
-        checkpoint = open_checkpoint(model.path)
-        shape, tokenizer = checkpoint.config, checkpoint.load_tokenizer()
-        if tokenizer.vocab_size > shape.vocab_size:
-            raise CheckpointError(
-                f"{model.path} has {tokenizer.vocab_size} tokens in its vocabulary, {shape.vocab_size} in its embedding"
-            )
-        wanted = config.fim_family if config.fim_family != "auto" else model.fim_family
-        family = detect_family(tokenizer, shape.architecture, model.name) if wanted == "auto" else family_named(wanted)
-        context_tokens = min(config.max_context_tokens, shape.context_tokens)
-        prompts = PromptBuilder(family, tokenizer, context_tokens)
-        decoder, weight_bytes = load_decoder(checkpoint, dtype, device, context_tokens)
-        cache = SequenceCache(shape, context_tokens, dtype, device)
+        model = load_model(config.model, config, dtype, device)
+        draft_model, draft_bytes = _load_draft_model(config, model, dtype, device) if config.draft_model else (None, 0)
         info = EngineInfo(
             model=model.name,
-            architecture=shape.architecture,
-            fim_family=family.name,
-            context_tokens=context_tokens,
+            architecture=model.decoder.config.architecture,
+            fim_family=model.prompts.family.name,
+            context_tokens=model.context_tokens,
             dtype=str(dtype).removeprefix("torch."),
             device=str(device),
             num_threads=torch.get_num_threads(),
-            num_parameters=sum(math.prod(size) for size in checkpoint.parameter_shapes().values()),
-            memory_bytes=weight_bytes + cache.num_bytes,
+            num_parameters=model.num_parameters,
+            memory_bytes=model.num_bytes + draft_bytes,
             load_s=0.0,
         )
-        engine = cls(info, Model(decoder, tokenizer, ByteVocabulary(tokenizer.all_bytes), cache), prompts)
+        loop = Loop(model.decoder, model.storage, model.cache, PROFILES[config.profile], model.num_tokens)
+        engine = cls(info, model, loop, draft_model)
         outcome = engine._self_test()
         engine.info = replace(info, self_test=outcome, load_s=round(time.monotonic() - started, 2))
         return engine
 
+    def with_profile(self, profile: Profile) -> "Engine":
+        """The same model and cache under other limits; this engine must not be used any more."""
+        return Engine(self.info, self._model, self.loop.with_profile(profile), self._draft_model)
+
     def tokenize(self, text: str) -> list[int]:
         """Ids of plain text."""
-        return self._model.tokenizer.encode(text)
+        return self._vocabulary.tokenizer.encode(text)
 
     def detokenize(self, token_ids: list[int]) -> str:
         """Text of ids. Raises ``RequestError`` for an id outside the vocabulary."""
-        bad = [i for i in token_ids if not 0 <= i < self._model.tokenizer.vocab_size]
-        if bad:
-            raise RequestError(f"token id {bad[0]} is outside the vocabulary of {self._model.tokenizer.vocab_size}")
-        return self._model.tokenizer.decode(token_ids)
+        self._check_ids(token_ids)
+        return self._vocabulary.tokenizer.decode(token_ids)
 
-    def generate(
-        self,
-        request: CompletionRequest,
-        is_cancelled: Callable[[], bool] = _never,
-        arrival: float | None = None,
-    ) -> Iterator[Delta]:
-        """Complete one request; the last delta says why it ended.
+    def prepare(
+        self, request: CompletionRequest, on_delta: OnDelta, on_error: OnError, arrival_s: float | None = None
+    ) -> Job:
+        """A job for ``loop.submit``. May be called on any thread.
 
-        ``is_cancelled`` is asked between layers and ends the request with ``CANCELLED``. ``arrival`` is the
+        ``on_delta`` gets every delta and ``on_error`` what breaks it, on the computing thread. ``arrival_s`` is the
         ``time.monotonic()`` from which times are counted. Raises ``RequestError`` when the prompt is unusable.
         """
-        started = time.monotonic() if arrival is None else arrival
-        return Generation(self._model, self._prompt(request), request.sampling, started).run(is_cancelled)
+        arrival_s = time.monotonic() if arrival_s is None else arrival_s
+        prompt = self._prompt(request)
+        generation = Generation(self._vocabulary, prompt, request.sampling, arrival_s, on_delta)
+        deadline_s = None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000.0
+        max_tokens = len(prompt.ids) + len(prompt.required) + request.sampling.max_tokens
+        sequence = Sequence(
+            token_ids=list(prompt.ids),
+            max_tokens=max_tokens,
+            lane=request.lane,
+            arrival_s=arrival_s,
+            deadline_s=deadline_s,
+            session=request.session,
+        )
+        return Job(sequence, generation, on_error, self._sources(prompt, request.draft, max_tokens))
+
+    def generate(self, request: CompletionRequest) -> Iterator[Delta]:
+        """Complete one request; the last delta says why it ended. Leaving the iterator cancels it."""
+        deltas: deque[Delta] = deque()
+        errors: list[Exception] = []
+        job = self.prepare(request, deltas.append, errors.append)
+        return self._deltas(job, deltas, errors)
+
+    def complete_all(
+        self, requests: Iterable[CompletionRequest], on_delta: Callable[[int, Delta], None] | None = None
+    ) -> list[Completion]:
+        """Complete requests together; the answers are in their order. Raises the first thing that breaks."""
+        answers: list[list[Delta]] = []
+        errors: list[Exception] = []
+        jobs = []
+        for index, request in enumerate(requests):
+            answers.append([])
+
+            def take(delta: Delta, index: int = index) -> None:
+                answers[index].append(delta)
+                if on_delta is not None:
+                    on_delta(index, delta)
+
+            jobs.append(self.prepare(request, take, errors.append))
+        for job in jobs:
+            self.loop.submit(job)
+        try:
+            while self.loop.has_work and not errors:
+                self.loop.step()
+        finally:
+            self.loop.cancel_all()
+        if errors:
+            raise errors[0]
+        return [_completion(deltas) for deltas in answers]
+
+    def _deltas(self, job: Job, deltas: "deque[Delta]", errors: list[Exception]) -> Iterator[Delta]:
+        self.loop.submit(job)
+        try:
+            while True:
+                while deltas:
+                    delta = deltas.popleft()
+                    yield delta
+                    if delta.finished is not None:
+                        return
+                if errors:
+                    raise errors[0]
+                self.loop.step()
+        finally:
+            self.loop.cancel(job)
+            with suppress(Exception):
+                self.loop.settle()
 
     def _prompt(self, request: CompletionRequest) -> Prompt:
         max_new_tokens = request.sampling.max_tokens
+        if request.prompt_ids:
+            return self._given_prompt(list(request.prompt_ids), max_new_tokens)
         if request.suffix is None:
-            return self._prompts.continuation(request.prefix, max_new_tokens)
-        return self._prompts.infill(request.prefix, request.suffix, request.extra, max_new_tokens)
+            return self._model.prompts.continuation(request.prefix, max_new_tokens)
+        return self._model.prompts.infill(request.prefix, request.suffix, request.extra, max_new_tokens)
+
+    def _given_prompt(self, token_ids: list[int], max_new_tokens: int) -> Prompt:
+        self._check_ids(token_ids)
+        if len(token_ids) + max_new_tokens > self.info.context_tokens:
+            raise RequestError(
+                f"the prompt has {len(token_ids)} tokens and max_tokens is {max_new_tokens}; "
+                f"the context holds {self.info.context_tokens}"
+            )
+        return Prompt(token_ids)
+
+    def _check_ids(self, token_ids: list[int]) -> None:
+        size = self._vocabulary.tokenizer.vocab_size
+        bad = next((i for i in token_ids if not 0 <= i < size), None)
+        if bad is not None:
+            raise RequestError(f"token id {bad} is outside the vocabulary of {size}")
+
+    def _sources(self, prompt: Prompt, draft: str, max_tokens: int) -> tuple[DraftSource, ...]:
+        """From the most precise to the least."""
+        sources: list[DraftSource] = [NGrams()]
+        if draft:
+            draft_ids = self.tokenize(prompt.required.decode() + draft)
+            sources.insert(0, EarlierAnswer(len(prompt.ids), draft_ids))
+        if self._draft_model is not None:
+            sources.append(DraftModelSource(self._draft_model, max_tokens))
+        return tuple(sources)
 
     def _self_test(self) -> str:
-        if self._prompts.family is LEFT_TO_RIGHT:
+        if self._model.prompts.family is LEFT_TO_RIGHT:
             return "skipped"
         text = "".join(delta.text for delta in self.generate(_SELF_TEST))
         if text.strip() == _SELF_TEST_ANSWER:
@@ -148,69 +234,21 @@ class Engine:
         return "failed"
 
 
-class AsyncEngine:
-    """Runs requests one after the other, in the order of their arrival."""
+def _load_draft_model(
+    config: EngineConfig, model: LoadedModel, dtype: torch.dtype, device: torch.device
+) -> tuple[DraftModel, int]:
+    smaller = load_model(config.draft_model, config, dtype, device)
+    if list(smaller.vocabulary.tokenizer.all_bytes) != list(model.vocabulary.tokenizer.all_bytes):
+        raise ConfigError(
+            f"engine.draft_model {smaller.name} has another vocabulary than {model.name}; choose one alike"
+        )
+    draft_model = DraftModel(smaller.decoder, smaller.storage, smaller.cache, smaller.num_tokens)
+    draft_model.warm_up()
+    return draft_model, smaller.num_bytes
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self._jobs: set[Future[None]] = set()
-        self._is_closing = threading.Event()
-        # one thread: two parallel regions on the same cores would only slow each other down
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="midline-compute")
 
-    @property
-    def num_running(self) -> int:
-        """Requests being computed: one at most."""
-        return sum(job.running() for job in self._jobs)
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests in the queue."""
-        return len(self._jobs) - self.num_running
-
-    async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
-        """Yield a request's deltas; the last one carries ``finished``.
-
-        Closing the generator, or cancelling the task that reads it, stops the work between two layers, or drops
-        the request from the queue. Raises ``RequestError`` for an unusable prompt, ``ServiceError`` after ``aclose``.
-        """
-        if self._is_closing.is_set():
-            raise ServiceError("the engine is closed")
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Delta | Exception | None] = asyncio.Queue()
-        cancelled = threading.Event()
-        arrival = time.monotonic()
-
-        def publish(event: Delta | Exception | None) -> None:
-            # a reader whose loop has ended needs no event any more
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
-        def must_stop() -> bool:
-            return cancelled.is_set() or self._is_closing.is_set()
-
-        def work() -> None:
-            try:
-                for delta in self.engine.generate(request, must_stop, arrival):
-                    publish(delta)
-            except Exception as error:  # noqa: BLE001  # handed to the reader, who raises it
-                publish(error)
-            finally:
-                publish(None)
-
-        job = self._thread.submit(work)
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
-        try:
-            while (event := await events.get()) is not None:
-                if isinstance(event, Exception):
-                    raise event
-                yield event
-        finally:
-            cancelled.set()
-            job.cancel()  # takes it out of the queue, if it is still there
-
-    async def aclose(self) -> None:
-        """Cancel all requests and wait for the compute thread to end."""
-        self._is_closing.set()
-        await asyncio.to_thread(self._thread.shutdown, wait=True)
+def _completion(deltas: list[Delta]) -> Completion:
+    finished = deltas[-1].finished
+    assert finished is not None
+    token_ids = tuple(token_id for delta in deltas for token_id in delta.token_ids)
+    return Completion("".join(delta.text for delta in deltas), token_ids, finished)

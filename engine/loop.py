@@ -1,105 +1,384 @@
-"""One request on its way through a model: prefill, then token after token until something ends it."""
+"""Plan, execute, update: the loop that all requests of an engine share.
+
+One thread computes. Other threads leave their wishes in an inbox, which is looked into between two layers: so a
+keystroke interrupts bulk work within a layer, and a cancelled request costs no more than the layer it is in.
+"""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import accumulate
 
+import torch
 from torch import Tensor
 
-from engine.cache.storage import SequenceCache
-from engine.fim import Prompt
-from engine.healing import ByteConstraint, ByteVocabulary
-from engine.model.decoder import Decoder, ForwardCancelled
-from engine.request import Delta, Finished, FinishReason, SamplingParams, Timing, Usage
-from engine.sampling import Sampler
-from engine.textstream import TextStream
-from engine.tokenizer import Tokenizer
+from engine.cache.kv_cache import KVCache
+from engine.cache.storage import KVStorage
+from engine.config import Profile
+from engine.generation import Generation
+from engine.model.batch import Span
+from engine.model.decoder import Decoder, ForwardPass
+from engine.observer import Observer
+from engine.request import FinishReason, Lane
+from engine.sampling import Sampler, Scores
+from engine.scheduler.scheduler import Scheduler, no_drafts
+from engine.scheduler.sequence import Chunk, Plan, Sequence
+from engine.speculation.sources import DraftSource
+from engine.speculation.speculator import Speculator
 
-# What a cancelled prefill has finished is kept piece by piece, so the next keystroke goes on from there. Smaller
-# pieces lose time: 402 tokens take 0.98 s in one piece, 1.02 s in pieces of 128, 1.13 s in pieces of 64.
-_PREFILL_CHUNK_TOKENS = 128
-
-
-@dataclass(frozen=True)
-class Model:
-    """What a generation works with: a decoder, its vocabulary, and the cache it extends."""
-
-    decoder: Decoder
-    tokenizer: Tokenizer
-    vocabulary: ByteVocabulary
-    cache: SequenceCache
+OnError = Callable[[Exception], None]
 
 
-class Generation:
-    """Completes one prompt. ``arrival`` is the ``time.monotonic()`` from which times are counted."""
+@dataclass(eq=False)
+class Job:
+    """A request on its way through the loop."""
 
-    def __init__(self, model: Model, prompt: Prompt, params: SamplingParams, arrival: float) -> None:
-        self._model = model
-        self._prompt = prompt
-        self._params = params
-        self._arrival = arrival
-        self._queue_ms = self._elapsed_ms()
-        self._constraint = ByteConstraint(model.vocabulary, prompt.required)
-        self._sampler = Sampler(params)
-        self._text = TextStream(params)
-        self._first_token_ms: float | None = None
-        self._num_cached = 0
-        self._num_generated = 0
+    sequence: Sequence
+    generation: Generation
+    on_error: OnError
+    sources: tuple[DraftSource, ...] = ()
+    sampler: Sampler = field(init=False)
 
-    def run(self, is_cancelled: Callable[[], bool]) -> Iterator[Delta]:
-        """Yield deltas; the last one says why it ended, also when ``is_cancelled`` stopped it between two layers."""
+    def __post_init__(self) -> None:
+        self.sampler = Sampler(self.generation.params)
+
+
+class _Flight:
+    """A forward pass, and the chunks it computes."""
+
+    def __init__(self, plan: Plan, decoder: Decoder, storage: KVStorage) -> None:
+        self.lane = plan.lane
+        self.seconds = 0.0
+        self.num_planned_rows = plan.num_rows
+        self.is_whole = True
+        """All that was planned has been computed."""
+        self._spans: dict[Chunk, Span] = {}
+        for chunk in plan.chunks:
+            table = chunk.sequence.table
+            assert table is not None
+            self._spans[chunk] = Span(chunk.token_ids, chunk.start, table.blocks)
+        self._forward: ForwardPass = decoder.start(list(self._spans.values()), storage)
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        """Those that are still computed."""
+        return list(self._spans)
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is left to compute."""
+        return not self._spans or self._forward.is_done
+
+    def advance(self) -> None:
+        """Compute one layer."""
+        started = time.perf_counter()
+        self._forward.advance()
+        self.seconds += time.perf_counter() - started
+
+    @property
+    def is_empty(self) -> bool:
+        """Nobody wants it any more."""
+        return not self._spans
+
+    def drop(self, chunks: list[Chunk]) -> None:
+        """Compute the rest without some chunks."""
+        self.is_whole = False
+        for chunk in chunks:
+            del self._spans[chunk]
+        if self._spans:
+            self._forward.keep(list(self._spans.values()))
+
+    def abandon(self) -> None:
+        """Compute nothing more."""
+        self._spans.clear()
+
+    @property
+    def num_keys(self) -> tuple[int, int]:
+        """``Batch.num_keys`` of what is computed."""
+        return self._forward.batch.num_keys
+
+    def hidden(self, chunk: Chunk) -> Tensor:
+        """The last layer's output for the rows whose logits are wanted."""
+        return self._forward.hidden(self._spans[chunk], chunk.num_logits)
+
+
+class Loop:
+    """Runs jobs. ``submit`` and ``cancel`` are for any thread, everything else for the one that computes."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        storage: KVStorage,
+        cache: KVCache,
+        profile: Profile,
+        num_tokens: int,
+        observer: Observer | None = None,
+    ) -> None:
+        """``num_tokens`` is the size of the vocabulary: a padded embedding has rows that are no tokens."""
+        self._decoder = decoder
+        self._storage = storage
+        self._cache = cache
+        self._profile = profile
+        self._num_tokens = num_tokens
+        self.observer = observer
+        self.scheduler = Scheduler(cache, {Lane.INTERACTIVE: profile.interactive, Lane.BULK: profile.bulk})
+        self.speculator = Speculator(profile)
+        self._jobs: dict[Sequence, Job] = {}
+        self._inbox: deque[tuple[Job, FinishReason | None]] = deque()
+        self._paused: _Flight | None = None
+        self._bulk_credit_s = 0.0
+        self._is_stopping = False
+
+    def with_profile(self, profile: Profile) -> "Loop":
+        """A loop over the same model and cache under other limits. Raises ``ValueError`` while this one has work."""
+        if self.has_work:
+            raise ValueError("a loop that has work cannot be replaced")
+        return Loop(self._decoder, self._storage, self._cache, profile, self._num_tokens, self.observer)
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        self._inbox.append((job, None))
+
+    def cancel(self, job: Job) -> None:
+        """End a job if it has not ended: before the next layer is computed."""
+        self._inbox.append((job, FinishReason.CANCELLED))
+
+    def stop(self) -> None:
+        """Give up the pass that is being computed: the next step only ends what there is."""
+        self._is_stopping = True
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``step`` would do anything."""
+        return bool(self._inbox or self._jobs or self._paused)
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether another thread wants something."""
+        return bool(self._inbox)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have not begun."""
+        return len(self._inbox) + sum(self.scheduler.num_waiting(lane) for lane in Lane)
+
+    def step(self) -> None:
+        """Compute what is most urgent: a pass of the interactive lane, then the share of bulk work that it owes.
+
+        Returns after a pass at the latest, or when interactive work has arrived.
+        """
+        self._look_around()
+        started = time.perf_counter()
+        plan = self._plan(Lane.INTERACTIVE)
+        if plan is None:
+            self._run_bulk(None)
+            return
+        flight = _Flight(plan, self._decoder, self._storage)
+        self._guard(flight, self._run)
+        share = self._profile.bulk_share
+        if self._paused or self.scheduler.has_work(Lane.BULK):
+            self._bulk_credit_s += (time.perf_counter() - started) * share / (1.0 - share)
+            self._run_bulk(self._bulk_credit_s)
+
+    def settle(self) -> None:
+        """Take in what has been submitted and cancelled, and let go of what has ended; computes nothing."""
+        self._look_around()
+        if self._paused is not None:
+            self._drop_ended(self._paused)
+            if self._paused.is_empty:
+                self._paused = None
+
+    def cancel_all(self) -> None:
+        """End everything."""
+        self._look_around()
+        for job in list(self._jobs.values()):
+            self._end(job, FinishReason.CANCELLED)
+        self.settle()
+
+    def fail_all(self, error: Exception) -> None:
+        """End everything with an error."""
+        for job in list(self._jobs.values()):
+            self._fail(job, error)
+        self.settle()
+
+    def check_idle(self) -> None:
+        """Raises ``AssertionError`` when something is held although nothing runs."""
+        self.scheduler.check_integrity()
+        assert self.has_work or self.scheduler.num_held_blocks == 0, "blocks are held by nobody"
+
+    def _plan(self, lane: Lane) -> Plan | None:
+        num_running = self.scheduler.num_running(lane) + self.scheduler.num_waiting(lane)
+        is_speculating = num_running <= self._profile.max_speculating
+        plan = self.scheduler.plan(lane, self.speculator.propose if is_speculating else no_drafts)
+        for chunk in plan.chunks if plan else ():
+            self._jobs[chunk.sequence].generation.begin(chunk.sequence.num_cached)
+        return plan
+
+    def _run(self, flight: _Flight) -> None:
+        """Compute a pass to its end, without those that end meanwhile."""
+        while not flight.is_done:
+            flight.advance()
+            if self._look_around():
+                self._drop_ended(flight)
+        self._update(flight)
+
+    def _run_bulk(self, budget_s: float | None) -> None:
+        """Compute bulk work for about ``budget_s``; None goes on until a pass is complete or somebody waits."""
+        if self._paused is None:
+            plan = self._plan(Lane.BULK)
+            if plan is None:
+                self._bulk_credit_s = 0.0
+                return
+            self._paused = _Flight(plan, self._decoder, self._storage)
+        flight = self._paused
+        self._drop_ended(flight)
+        before_s = flight.seconds
+        self._guard(flight, lambda flight: self._advance_bulk(flight, budget_s))
+        self._bulk_credit_s = 0.0 if budget_s is None else budget_s - (flight.seconds - before_s)
+        if flight.is_done:
+            self._paused = None
+
+    def _advance_bulk(self, flight: _Flight, budget_s: float | None) -> None:
+        before_s = flight.seconds
+        while not flight.is_done:
+            if budget_s is None:
+                if self._look_around():
+                    self._drop_ended(flight)
+                if self.scheduler.has_work(Lane.INTERACTIVE) and not self.scheduler.lacks_room:
+                    return
+            elif flight.seconds - before_s >= budget_s:
+                return
+            if not flight.is_done:
+                flight.advance()
+        self._update(flight)
+
+    def _guard(self, flight: _Flight, work: Callable[[_Flight], None]) -> None:
+        """What breaks a pass ends its requests, and nothing else."""
         try:
-            yield from self._generate(is_cancelled)
-        except ForwardCancelled:
-            yield self._end(FinishReason.CANCELLED)
+            work(flight)
+        except Exception as error:  # noqa: BLE001 - each of them raises it
+            for chunk in flight.chunks:
+                job = self._jobs.get(chunk.sequence)
+                if job is not None:
+                    self._fail(job, error)
+                if chunk.sequence.is_in_flight:  # not let go of before it broke
+                    self.scheduler.land(chunk, is_complete=False)
+            flight.abandon()
 
-    def _generate(self, is_cancelled: Callable[[], bool]) -> Iterator[Delta]:
-        hidden = self._prefill(is_cancelled)
-        decoder, tokenizer = self._model.decoder, self._model.tokenizer
-        num_left = self._params.max_tokens
-        while num_left > 0:
-            # a padded embedding has rows that are no tokens
-            logits = decoder.logits(hidden)[0, : tokenizer.vocab_size]
-            token = self._sampler.choose(logits, self._constraint.allowed_ids())
-            self._num_generated += 1
-            if self._first_token_ms is None:
-                self._first_token_ms = self._elapsed_ms()
-            if tokenizer.is_control(token) or token in tokenizer.eos_ids:
-                yield self._end(FinishReason.STOP)
-                return
-            new_bytes = self._constraint.advance(tokenizer.all_bytes[token])
-            num_left -= bool(new_bytes)  # a token that only repeats what was required is none of the answer's
-            text = self._text.push(new_bytes, self._elapsed_ms())
-            if self._text.finish_reason:
-                yield self._end(self._text.finish_reason, text, (token,))
-                return
-            yield Delta(text, (token,), usage=self._usage())
-            if num_left > 0:
-                hidden = decoder.forward([token], self._model.cache, is_cancelled)
-        yield self._end(FinishReason.LENGTH)
+    def _look_around(self) -> bool:
+        """Take in what other threads want; True when some request may have ended by it."""
+        has_ended = self._is_stopping
+        for job in list(self._jobs.values()) if self._is_stopping else ():
+            self._end(job, FinishReason.CANCELLED)
+        while self._inbox:
+            job, reason = self._inbox.popleft()
+            if reason is not None:
+                has_ended |= self._end(job, reason)
+                continue
+            self._jobs[job.sequence] = job
+            self.speculator.add(job.sequence, job.sources)
+            older = self.scheduler.add(job.sequence)
+            if older is not None:
+                self._report(self._jobs[older], FinishReason.SUPERSEDED)
+                has_ended = True
+        for sequence in self.scheduler.expire(time.monotonic()):
+            self._report(self._jobs[sequence], FinishReason.EXPIRED)
+        return has_ended
 
-    def _prefill(self, is_cancelled: Callable[[], bool]) -> Tensor:
-        """Compute what the cache does not have; returns the last hidden state ``[1, hidden_size]``."""
-        ids, cache = self._prompt.ids, self._model.cache
-        # the last token is always computed, because its hidden state is needed
-        self._num_cached = done = cache.keep_common_prefix(ids[:-1])
-        while True:
-            chunk = ids[done : done + _PREFILL_CHUNK_TOKENS]
-            hidden = self._model.decoder.forward(chunk, cache, is_cancelled)
-            done += len(chunk)
-            if done == len(ids):
-                return hidden[-1:]
+    def _drop_ended(self, flight: _Flight) -> None:
+        """Stop computing for requests that have ended, unless their successor needs the same tokens."""
+        gone = [
+            chunk for chunk in flight.chunks if chunk.sequence.end_reason is not None and not _serves_successor(chunk)
+        ]
+        if gone:
+            flight.drop(gone)
+            for chunk in gone:
+                self.scheduler.land(chunk, is_complete=False)
 
-    def _end(self, reason: FinishReason, text: str = "", token_ids: tuple[int, ...] = ()) -> Delta:
-        if reason is not FinishReason.CANCELLED and self._text.finish_reason is None:
-            text += self._text.flush()
-            reason = self._text.finish_reason or reason
-        usage = self._usage()
-        timing = Timing(self._queue_ms, self._first_token_ms, self._elapsed_ms())
-        return Delta(text, token_ids, Finished(reason, usage, timing, self._text.stop_string), usage)
+    def _update(self, flight: _Flight) -> None:
+        """Choose tokens, hand them out, and let go of the blocks of what has ended."""
+        started = time.perf_counter()
+        sampled = [
+            chunk
+            for chunk in flight.chunks
+            if chunk.is_sampled and chunk.sequence.end_reason is None and not self._is_warm_up(chunk)
+        ]
+        rows: dict[Chunk, int] = {}
+        scores = None
+        if sampled:
+            rows = dict(zip(sampled, accumulate((chunk.num_logits for chunk in sampled), initial=0), strict=False))
+            hidden = torch.cat([flight.hidden(chunk) for chunk in sampled])
+            scores = Scores(self._decoder.logits(hidden)[:, : self._num_tokens])
+        for chunk in flight.chunks:
+            accepted = self._choose(chunk, scores, rows[chunk]) if scores and chunk in rows else 0
+            if self._is_warm_up(chunk) and chunk.is_sampled and chunk.sequence in self._jobs:
+                self._end(self._jobs[chunk.sequence], FinishReason.LENGTH)
+            self.scheduler.land(chunk, accepted)
+        seconds = flight.seconds + time.perf_counter() - started
+        if flight.is_whole:
+            self.speculator.cost.record(flight.num_planned_rows, seconds)
+        if self.observer is not None:
+            self.observer.on_pass(flight.lane, flight.num_planned_rows, seconds, flight.num_keys)
 
-    def _usage(self) -> Usage:
-        return Usage(len(self._prompt.ids), self._num_cached, self._num_generated)
+    def _choose(self, chunk: Chunk, scores: Scores, first_row: int) -> int:
+        """Choose the next tokens of one sequence; returns how many of its drafts came true."""
+        sequence = chunk.sequence
+        job = self._jobs[sequence]
+        drafts = chunk.token_ids[len(chunk.token_ids) - chunk.num_drafts :]
+        for index in range(1 + len(drafts)):
+            row = first_row + index
+            allowed = job.generation.allowed_ids()
+            token = job.sampler.choose(scores, row, len(sequence.token_ids), allowed)
+            sequence.token_ids.append(token)
+            reason = job.generation.accept(token, scores.logprob(row, token))
+            if reason is None and len(sequence.token_ids) >= sequence.max_tokens:
+                reason = FinishReason.LENGTH
+            is_right = index < len(drafts) and drafts[index] == token
+            if reason is not None or not is_right:
+                break
+        num_right = index + is_right
+        # nothing is known of the drafts behind the end of an answer, or behind the first wrong one
+        self.speculator.record(sequence, min(len(drafts), index + 1), num_right)
+        job.generation.count_drafts(len(drafts), num_right)
+        if reason is not None:
+            self._end(job, reason)
+        return index
 
-    def _elapsed_ms(self) -> float:
-        return (time.monotonic() - self._arrival) * 1000.0
+    def _is_warm_up(self, chunk: Chunk) -> bool:
+        """Whether only the prompt was to be computed."""
+        job = self._jobs.get(chunk.sequence)
+        return job is not None and job.generation.is_complete
+
+    def _end(self, job: Job, reason: FinishReason) -> bool:
+        if not self.scheduler.end(job.sequence, reason):
+            return False
+        self._report(job, reason)
+        return True
+
+    def _report(self, job: Job, reason: FinishReason) -> None:
+        """Tell whoever asked; the scheduler knows it already."""
+        sequence = job.sequence
+        self._remove(job)
+        finished = job.generation.end(reason)
+        if self.observer is not None:
+            is_wasted = reason in (FinishReason.CANCELLED, FinishReason.SUPERSEDED, FinishReason.FAILED)
+            num_wasted = sequence.num_computed - sequence.num_cached if is_wasted else 0
+            self.observer.on_end(sequence.lane, finished, num_wasted)
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        self.scheduler.end(job.sequence, FinishReason.FAILED)
+        self._remove(job)
+        job.on_error(error)
+
+    def _remove(self, job: Job) -> None:
+        del self._jobs[job.sequence]
+        self.speculator.remove(job.sequence)
+
+
+def _serves_successor(chunk: Chunk) -> bool:
+    """Whether the request that took its place wants all the tokens of the chunk computed."""
+    successor = chunk.sequence.successor
+    if successor is None or successor.end_reason is not None:
+        return False
+    return successor.token_ids[: chunk.end] == chunk.sequence.token_ids[: chunk.start] + chunk.token_ids

@@ -6,6 +6,15 @@ from enum import Enum
 from engine.errors import RequestError
 
 
+class Lane(str, Enum):
+    """Whether anyone is waiting."""
+
+    INTERACTIVE = "interactive"
+    """A person: runs at once."""
+    BULK = "bulk"
+    """Nobody: fills the time that is left, and never less than a small share of it."""
+
+
 class FinishReason(str, Enum):
     """Why a completion ended. The values are those of the OpenAI API where it has one."""
 
@@ -17,6 +26,12 @@ class FinishReason(str, Enum):
     """``time_limit_ms`` had passed when a line was complete."""
     CANCELLED = "cancelled"
     """The client went away or asked to stop."""
+    SUPERSEDED = "superseded"
+    """A newer request of the same session took its place."""
+    EXPIRED = "expired"
+    """``deadline_ms`` had passed before it could begin."""
+    FAILED = "failed"
+    """Something broke; whoever asked gets the exception instead of an answer."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +46,12 @@ class SamplingParams:
     top_k: int = 0
     """0 keeps all tokens."""
     top_p: float = 1.0
+    min_p: float = 0.0
+    """Tokens less likely than this share of the likeliest one's probability are left out."""
     seed: int | None = None
-    """The same seed gives the same text; None draws one."""
+    """The same seed gives the same text, whatever else is computed at the time; None draws one."""
+    ignore_eos: bool = False
+    """Go on to ``max_tokens`` whatever the model wants; for measuring."""
     stop: tuple[str, ...] = ()
     """The text ends before the first of these; it is never part of the answer."""
     time_limit_ms: float | None = None
@@ -45,6 +64,7 @@ class SamplingParams:
         _check("temperature", self.temperature, 0.0 <= self.temperature <= 10.0, "between 0 and 10")
         _check("top_k", self.top_k, self.top_k >= 0, "at least 0")
         _check("top_p", self.top_p, 0.0 < self.top_p <= 1.0, "above 0 and at most 1")
+        _check("min_p", self.min_p, 0.0 <= self.min_p <= 1.0, "between 0 and 1")
         limit = self.time_limit_ms
         _check("time_limit_ms", limit, limit is None or limit >= 0.0, "at least 0, or absent")
         _check("min_indent", self.min_indent, self.min_indent >= 0, "at least 0")
@@ -75,6 +95,19 @@ class CompletionRequest:
     suffix: str | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     extra: tuple[FileContext, ...] = ()
+    prompt_ids: tuple[int, ...] = ()
+    """The prompt in tokens; ``prefix``, ``suffix`` and ``extra`` do not matter then."""
+    lane: Lane = Lane.INTERACTIVE
+    session: str = ""
+    """Names what is being typed into, such as a buffer: a newer request of the same session supersedes this one."""
+    deadline_ms: float | None = None
+    """If it has not begun so long after its arrival, it is dropped with ``EXPIRED``."""
+    draft: str = ""
+    """What probably comes next, such as the rest of an earlier answer. Only makes it faster: the text is verified."""
+
+    def __post_init__(self) -> None:
+        limit = self.deadline_ms
+        _check("deadline_ms", limit, limit is None or limit > 0.0, "above 0, or absent")
 
 
 @dataclass(frozen=True)
@@ -85,6 +118,10 @@ class Usage:
     cached_tokens: int = 0
     """Of the prompt tokens, those whose keys and values were already there."""
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    """Tokens that were computed on the guess that they would come."""
+    accepted_tokens: int = 0
+    """Of those, the ones that did come."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +142,8 @@ class Finished:
     timing: Timing
     stop_string: str = ""
     """The stop string that ended the text; empty for an end-of-sequence token and other reasons."""
+    mean_logprob: float | None = None
+    """Mean natural logarithm of the probability that the model gave to the answer's tokens; None without any."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Choosing the next token from its logits."""
 
+import secrets
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -8,33 +10,62 @@ from torch import Tensor
 from engine.request import SamplingParams
 
 
+class Scores:
+    """Logits of some rows, float32 ``[rows, vocab_size]``, with what all rows need computed once for all."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+        self._best = logits.argmax(dim=-1).tolist()
+        self._log_sums: list[float] = torch.logsumexp(logits, dim=-1).tolist()
+
+    def best(self, row: int) -> int:
+        """The likeliest token; of equals the one with the least id."""
+        return int(self._best[row])
+
+    def logprob(self, row: int, token_id: int) -> float:
+        """Natural logarithm of a token's probability, before temperature and constraints."""
+        return float(self.logits[row, token_id]) - self._log_sums[row]
+
+
 class Sampler:
-    """Chooses the tokens of one request. The same seed and logits give the same tokens."""
+    """Chooses the tokens of one request.
+
+    What is drawn depends on the seed, the token's position and its logits: not on what has been drawn before, nor on
+    what else is in the batch. So a draft is right exactly when it is what plain decoding would have drawn, and
+    accepting those makes speculation exact also for sampling (for a single draft that is the rejection rule of
+    Leviathan et al., 2023, with the same random numbers).
+    """
 
     def __init__(self, params: SamplingParams) -> None:
         self._params = params
-        self._generator = torch.Generator()
-        if params.seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(params.seed % 2**63)
+        self._seed = secrets.randbits(64) if params.seed is None else params.seed % 2**64
 
-    def choose(self, logits: Tensor, allowed: npt.NDArray[np.int64] | None) -> int:
-        """Next token id from float32 ``logits`` ``[vocab_size]``; only ids in ``allowed`` unless it is None."""
+    def choose(self, scores: Scores, row: int, position: int, allowed: npt.NDArray[np.int64] | None) -> int:
+        """The token at ``position``; only ids in ``allowed`` unless it is None."""
+        if self._params.temperature == 0 and allowed is None:
+            return scores.best(row)
+        logits = scores.logits[row]
         ids = None if allowed is None else torch.from_numpy(allowed).to(logits.device)
-        scores = logits if ids is None else logits[ids]
-        index = int(scores.argmax()) if self._params.temperature == 0 else self._draw(scores)
+        own = logits if ids is None else logits[ids]
+        index = int(own.argmax()) if self._params.temperature == 0 else self._draw(own, position)
         return index if ids is None else int(ids[index])
 
-    def _draw(self, scores: Tensor) -> int:
+    def _draw(self, logits: Tensor, position: int) -> int:
         params = self._params
-        ordered, order = torch.sort(scores.cpu(), descending=True, stable=True)
+        ordered, order = torch.sort(logits.cpu(), descending=True, stable=True)
         # the largest score becomes 0 before it is divided by what may be tiny
         ordered = (ordered - ordered[0]) / params.temperature
         keep = min(params.top_k or len(ordered), len(ordered))
-        weights = torch.softmax(ordered[:keep], dim=0)
+        weights = torch.softmax(ordered[:keep].double(), dim=0)
         # the smallest set whose weight reaches top_p; the first is always in it
-        is_beyond = weights.cumsum(0) - weights >= params.top_p
-        is_beyond[0] = False
-        weights[is_beyond] = 0.0
-        return int(order[torch.multinomial(weights, 1, generator=self._generator)])
+        is_left_out = (weights.cumsum(0) - weights >= params.top_p) | (weights < params.min_p * weights[0])
+        is_left_out[0] = False
+        weights[is_left_out] = 0.0
+        bounds = weights.cumsum(0)
+        point = self._uniform(position) * float(bounds[-1])
+        index = int(torch.searchsorted(bounds, point, right=True))
+        return int(order[min(index, keep - 1)])
+
+    def _uniform(self, position: int) -> float:
+        """A number in [0, 1) that depends on seed and position alone."""
+        return float(np.random.Generator(np.random.Philox(key=self._seed, counter=position)).random())

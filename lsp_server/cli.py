@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="Download, list and remove models.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
+bench_app = typer.Typer(help="Measure how fast the engine is on this machine.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 
 _INTERRUPTED = 130
 _USAGE_ERRORS = (ConfigError, RequestError, UnknownModelError, UsageError)
@@ -39,6 +41,15 @@ ModelOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+BenchModelOption = Annotated[
+    list[str] | None,
+    typer.Option("--model", "-m", help="A model as elsewhere, or 'published'; may be given several times."),
+]
+CapsOption = Annotated[str | None, typer.Option(metavar="N,N,…", help="Requests at once, at most. Default: 1,4,16,64.")]
+RequestsOption = Annotated[int | None, typer.Option(help="How many requests.")]
+SeedOption = Annotated[int, typer.Option(help="Of prompts, lengths and arrivals.")]
+OutOption = Annotated[str | None, typer.Option(metavar="DIR", help="Also write JSON, CSV and a plot into this folder.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="A few small requests, to see that it works.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -168,6 +179,50 @@ def models_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     from lsp_server.commands.models import run_remove
 
     run_remove(name)
+
+
+@bench_app.command("serving")
+def bench_serving(
+    model: BenchModelOption = None,
+    caps: CapsOption = None,
+    requests: RequestsOption = None,
+    rate: Annotated[float | None, typer.Option(help="Requests per second, on average. Default: 16.")] = None,
+    typed: Annotated[int | None, typer.Option(help="New tokens in each request of a buffer. Default: 48.")] = None,
+    supersede: Annotated[bool, typer.Option("--supersede", help="A buffer's request replaces its last one.")] = False,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    quick: QuickOption = False,
+) -> None:
+    """People type: requests come at their own times; how long until the first token?"""
+    from lsp_server.commands.bench import run_serving
+
+    run_serving(
+        models=model,
+        caps=caps,
+        num_requests=requests,
+        rate_per_s=rate,
+        num_typed_tokens=typed,
+        is_superseding=supersede,
+        seed=seed,
+        out=out,
+        is_quick=quick,
+    )
+
+
+@bench_app.command("offline")
+def bench_offline(
+    model: BenchModelOption = None,
+    caps: CapsOption = None,
+    requests: RequestsOption = None,
+    order: Annotated[str, typer.Option(help="submitted, sorted (longest first) or both.")] = "both",
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    quick: QuickOption = False,
+) -> None:
+    """Nobody waits: all requests are there at once; how long until all are done?"""
+    from lsp_server.commands.bench import run_offline
+
+    run_offline(models=model, caps=caps, num_requests=requests, order=order, seed=seed, out=out, is_quick=quick)
 
 
 def main() -> None:

@@ -1,56 +1,57 @@
-"""Keys and values of one sequence, and which tokens they belong to."""
+"""The tensors behind the blocks."""
 
 import torch
 from torch import Tensor
 
+from engine.cache.pool import NULL_BLOCK
 from engine.model.config import ModelConfig
 
 
-class SequenceCache:
-    """Contiguous storage for the keys and values of one token sequence.
+class KVStorage:
+    """Keys and values of all blocks and layers. Memory is reserved at once and touched only as far as it is used."""
 
-    ``token_ids`` are the tokens whose keys and values are complete in every layer; a forward pass writes behind
-    them and calls ``commit`` when its last layer is done, so an interrupted pass leaves nothing visible.
-    The memory is reserved at once and touched only as far as it is used.
-    """
-
-    def __init__(self, config: ModelConfig, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.capacity = capacity
-        self.token_ids: list[int] = []
-        shape = (config.num_layers, 2, config.num_kv_heads, capacity, config.head_dim)
-        self._storage = torch.empty(shape, dtype=dtype, device=device)
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, block_tokens: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """``num_blocks`` includes the null block."""
+        self.block_tokens = block_tokens
+        shape = (config.num_layers, 2, num_blocks, block_tokens, config.num_kv_heads, config.head_dim)
+        self._blocks = torch.empty(shape, dtype=dtype, device=device)
+        self._rows = self._blocks.view(config.num_layers, 2, num_blocks * block_tokens, *shape[4:])
+        self.clear([NULL_BLOCK])
 
     @property
     def num_bytes(self) -> int:
         """Bytes reserved."""
-        return self._storage.numel() * self._storage.element_size()
+        return self._blocks.numel() * self._blocks.element_size()
 
-    def keep_common_prefix(self, token_ids: list[int]) -> int:
-        """Forget what does not start ``token_ids``; return how many of them remain computed."""
-        common = 0
-        for ours, theirs in zip(self.token_ids, token_ids, strict=False):
-            if ours != theirs:
-                break
-            common += 1
-        self.truncate(common)
-        return common
+    def clear(self, blocks: list[int]) -> None:
+        """Zero blocks: what attention masks is multiplied by zero, which NaN would survive."""
+        self.fill(blocks, 0.0)
 
-    def truncate(self, num_tokens: int) -> None:
-        """Forget all but the first ``num_tokens``."""
-        del self.token_ids[num_tokens:]
+    def fill(self, blocks: list[int], value: float) -> None:
+        """Set every number of some blocks."""
+        if blocks:
+            self._blocks.index_fill_(2, torch.tensor(blocks, device=self._blocks.device), value)
 
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Put ``[rows, kv_heads, head_dim]`` behind the committed tokens of ``layer``.
+    def copy(self, source: int, target: int, num_tokens: int) -> None:
+        """Copy the first tokens of one block into another, in every layer."""
+        self._blocks[:, :, target, :num_tokens] = self._blocks[:, :, source, :num_tokens]
 
-        Returns views of all keys and values up to and with them, ``[kv_heads, length, head_dim]``.
+    def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store ``[rows, kv_heads, head_dim]``; ``rows`` are block numbers times ``block_tokens`` plus offsets."""
+        self._rows[layer, 0].index_copy_(0, rows, keys)
+        self._rows[layer, 1].index_copy_(0, rows, values)
+
+    def read(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values in the blocks ``[sequences, blocks]``: each ``[sequences, kv_heads, tokens, head_dim]``.
+
+        A copy: measured for 1,200 tokens, gathering takes 14 of the 90 us that a layer's attention takes.
         """
-        start = len(self.token_ids)
-        end = start + keys.shape[0]
-        stored_keys, stored_values = self._storage[layer, 0], self._storage[layer, 1]
-        stored_keys[:, start:end] = keys.transpose(0, 1)
-        stored_values[:, start:end] = values.transpose(0, 1)
-        return stored_keys[:, :end], stored_values[:, :end]
+        keys, values = (self._gather(self._blocks[layer, part], blocks) for part in (0, 1))
+        return keys, values
 
-    def commit(self, token_ids: list[int]) -> None:
-        """Declare the rows that every layer has just written."""
-        self.token_ids.extend(token_ids)
+    def _gather(self, stored: Tensor, blocks: Tensor) -> Tensor:
+        sequences, count = blocks.shape
+        gathered = stored.index_select(0, blocks.flatten())
+        return gathered.view(sequences, count * self.block_tokens, *stored.shape[2:]).transpose(1, 2)

@@ -1,20 +1,17 @@
 """The decoder of qwen2 and llama: the same layers; the configuration says which biases there are."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.cache.storage import SequenceCache
+from engine.cache.storage import KVStorage
+from engine.model.batch import Batch, Span, build_batch
 from engine.model.config import ModelConfig
-from engine.model.layers import Rotary, attend, rms_norm
+from engine.model.layers import Rotary, attend, rms_norm, rotate
 from engine.model.linear import Linear
-
-
-class ForwardCancelled(Exception):  # not an error: the caller asked for it
-    """The pass was given up between two layers; the cache is as it was before it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Layer:
 
 
 class Decoder:
-    """A causal language model over one sequence at a time."""
+    """A causal language model over sequences whose keys and values lie in blocks."""
 
     def __init__(
         self,
@@ -42,42 +39,94 @@ class Decoder:
         rotary: Rotary,
     ) -> None:
         self.config = config
-        self._embedding = embedding
-        self._layers = layers
+        self.embedding = embedding
+        self.layers = layers
         self._norm = norm
         self._head = head
-        self._rotary = rotary
+        self.rotary = rotary
 
-    @torch.inference_mode()
-    def forward(
-        self, token_ids: list[int], cache: SequenceCache, is_cancelled: Callable[[], bool] = lambda: False
+    def start(self, spans: list[Span], storage: KVStorage) -> "ForwardPass":
+        """A forward pass over ``spans`` that has computed nothing yet."""
+        return ForwardPass(self, spans, storage)
+
+    def layer(self, index: int, x: Tensor, batch: Batch, tables: tuple[Tensor, Tensor], storage: KVStorage) -> Tensor:
+        """One block: ``x`` and the result are ``[rows, hidden_size]``; writes the rows' keys and values."""
+        layer, eps = self.layers[index], self.config.rms_eps
+        x = x + self._attention(index, rms_norm(x, layer.attn_norm, eps), batch, tables, storage)
+        gate, up = layer.gate_up(rms_norm(x, layer.ffn_norm, eps)).chunk(2, dim=-1)
+        down: Tensor = layer.down(F.silu(gate) * up)
+        return x + down
+
+    def _attention(
+        self, index: int, x: Tensor, batch: Batch, tables: tuple[Tensor, Tensor], storage: KVStorage
     ) -> Tensor:
-        """Compute ``token_ids`` behind the cache's tokens and commit them.
-
-        Returns the last hidden states after the final norm, ``[len(token_ids), hidden_size]``.
-        ``is_cancelled`` is asked between layers; when it says yes, ``ForwardCancelled`` is raised and nothing
-        has been committed.
-        """
-        start = len(cache.token_ids)
-        x = F.embedding(torch.tensor(token_ids, device=self._embedding.device), self._embedding)
-        for index, layer in enumerate(self._layers):
-            if is_cancelled():
-                raise ForwardCancelled
-            x = x + self._attention(layer, index, rms_norm(x, layer.attn_norm, self.config.rms_eps), cache, start)
-            gate, up = layer.gate_up(rms_norm(x, layer.ffn_norm, self.config.rms_eps)).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up)
-        cache.commit(token_ids)
-        return rms_norm(x, self._norm, self.config.rms_eps)
-
-    def _attention(self, layer: Layer, index: int, x: Tensor, cache: SequenceCache, start: int) -> Tensor:
-        config, rows = self.config, x.shape[0]
-        heads = layer.qkv(x).view(rows, config.num_heads + 2 * config.num_kv_heads, config.head_dim)
-        sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
-        query, keys, values = torch.split(heads, sizes, dim=1)
-        keys, values = cache.write(index, self._rotary(keys, start), values)
-        return layer.output(attend(self._rotary(query, start), keys, values))
+        config, layer = self.config, self.layers[index]
+        num_rotated = config.num_heads + config.num_kv_heads
+        heads = layer.qkv(x).view(x.shape[0], num_rotated + config.num_kv_heads, config.head_dim)
+        rotated = rotate(heads[:, :num_rotated], *tables)
+        query = rotated[:, : config.num_heads]
+        storage.write(index, batch.storage_rows, rotated[:, config.num_heads :], heads[:, num_rotated:])
+        parts = [attend(query, group, *storage.read(index, group.blocks)) for group in batch.groups]
+        return layer.output(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token after each of ``hidden`` ``[rows, hidden_size]``: float32 ``[rows, vocab_size]``."""
-        return self._head(hidden).float()
+        return self._head(rms_norm(hidden, self._norm, self.config.rms_eps)).float()
+
+
+class ForwardPass:
+    """A pass through the layers, one at a time: between two it can wait, lose some of its sequences, or be given up.
+
+    It writes only behind the tokens that are computed. What it has written counts when it is done, and not before.
+    """
+
+    def __init__(self, decoder: Decoder, spans: list[Span], storage: KVStorage) -> None:
+        self._decoder = decoder
+        self._storage = storage
+        self._index = 0
+        self._set_batch(spans)
+        with torch.inference_mode():
+            self._x = F.embedding(self.batch.token_ids, decoder.embedding)
+
+    @property
+    def is_done(self) -> bool:
+        """Every layer has been computed."""
+        return self._index == len(self._decoder.layers)
+
+    @property
+    def num_rows(self) -> int:
+        """Tokens that are computed."""
+        return len(self._x)
+
+    @torch.inference_mode()
+    def advance(self) -> None:
+        """Compute one layer."""
+        self._x = self._decoder.layer(self._index, self._x, self.batch, self._tables, self._storage)
+        self._index += 1
+
+    def keep(self, spans: list[Span]) -> None:
+        """Go on with some of the spans alone; the rows of the others are not computed further."""
+        first_rows = self._first_rows()
+        self._set_batch(spans)
+        rows = [
+            row for span in self.batch.spans for row in range(first_rows[span], first_rows[span] + len(span.token_ids))
+        ]
+        with torch.inference_mode():
+            self._x = self._x[torch.tensor(rows, device=self._x.device)]
+
+    def hidden(self, span: Span, num_rows: int) -> Tensor:
+        """The last layer's output for the last ``num_rows`` of a span, ``[num_rows, hidden_size]``."""
+        end = self._first_rows()[span] + len(span.token_ids)
+        return self._x[end - num_rows : end]
+
+    def _first_rows(self) -> dict[Span, int]:
+        counts = (len(span.token_ids) for span in self.batch.spans)
+        return dict(zip(self.batch.spans, accumulate(counts, initial=0), strict=False))
+
+    def _set_batch(self, spans: list[Span]) -> None:
+        decoder, config = self._decoder, self._decoder.config
+        heads_per_kv = config.num_heads // config.num_kv_heads
+        embedding = decoder.embedding
+        self.batch = build_batch(spans, self._storage.block_tokens, heads_per_kv, embedding.dtype, embedding.device)
+        self._tables = decoder.rotary.tables(self.batch.positions)

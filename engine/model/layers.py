@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.model.batch import AttentionGroup
 from engine.model.config import ModelConfig, RopeScaling
 
 
@@ -47,43 +48,33 @@ class Rotary:
         self.cos = angles.cos().to(device, dtype)
         self.sin = angles.sin().to(device, dtype)
 
-    def __call__(self, x: Tensor, start: int) -> Tensor:
-        """Rotate ``x`` ``[rows, heads, head_dim]``, whose first row is at position ``start``.
-
-        Pairs are a dimension of the first half and its partner in the second half.
-        """
-        rows, half = x.shape[0], x.shape[-1] // 2
-        cos = self.cos[start : start + rows].unsqueeze(1)
-        sin = self.sin[start : start + rows].unsqueeze(1)
-        turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-        return x * cos + turned * sin
+    def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines for rows at ``positions`` ``[rows]``: each ``[rows, 1, head_dim]``."""
+        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Causal grouped-query attention of the last rows of a sequence.
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate ``x`` ``[rows, heads, head_dim]``: a dimension of the first half and its partner in the second."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos + turned * sin
 
-    ``query`` ``[rows, heads, head_dim]``; ``keys``, ``values`` ``[kv_heads, length, head_dim]``, where the last
-    ``rows`` of ``length`` are the query's own positions. Returns ``[rows, heads * head_dim]``.
+
+def attend(query: Tensor, group: AttentionGroup, keys: Tensor, values: Tensor) -> Tensor:
+    """Causal grouped-query attention of one group's rows.
+
+    ``query`` ``[rows of the batch, heads, head_dim]``; ``keys``, ``values`` ``[sequences, kv_heads, tokens,
+    head_dim]``. Returns ``[rows of the group, heads * head_dim]``. The heads that share keys are taken for rows of
+    one head, so that nothing is repeated: measured, 0.7 to 0.9 times the time.
     """
-    rows, num_heads, head_dim = query.shape
-    if rows == 1:
-        return _attend_one(query, keys, values)
-    length, group = keys.shape[1], num_heads // keys.shape[0]
-    q = query.transpose(0, 1).unsqueeze(0)
-    k = keys.repeat_interleave(group, dim=0).unsqueeze(0)
-    v = values.repeat_interleave(group, dim=0).unsqueeze(0)
-    if rows == length:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    else:
-        visible = torch.ones(rows, length, dtype=torch.bool, device=q.device).tril(length - rows)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-    return out.squeeze(0).transpose(0, 1).reshape(rows, num_heads * head_dim)
-
-
-def _attend_one(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """``attend`` for one row: plain products, several times cheaper there than the fused operator on a CPU."""
-    _, num_heads, head_dim = query.shape
-    grouped = query.view(keys.shape[0], num_heads // keys.shape[0], head_dim)
-    scores = torch.matmul(grouped, keys.transpose(1, 2)) * head_dim**-0.5
-    weights = torch.softmax(scores.float(), dim=-1).to(values.dtype)
-    return torch.matmul(weights, values).reshape(1, num_heads * head_dim)
+    num_heads, head_dim = query.shape[1:]
+    sequences, num_kv_heads = keys.shape[:2]
+    own = query[group.first_row : group.first_row + group.num_rows]
+    padded = own if group.padded_rows is None else own[group.padded_rows]
+    rows = padded.shape[0] // sequences
+    grouped = padded.view(sequences, rows, num_kv_heads, num_heads // num_kv_heads, head_dim).transpose(1, 2)
+    flat = grouped.reshape(sequences, num_kv_heads, -1, head_dim)
+    out = F.scaled_dot_product_attention(flat, keys, values, attn_mask=group.mask)
+    out = out.view(sequences, num_kv_heads, rows, -1, head_dim).transpose(1, 2)
+    out = out.reshape(sequences * rows, num_heads * head_dim)
+    return out if group.kept_rows is None else out[group.kept_rows]

@@ -199,7 +199,8 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     # How long idle compute threads spin. By default long enough to starve the other one when a core is busy with
     # something else: a decode step then takes 172 ms, and 102 ms with this; 64 and 60 ms on an idle machine.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    from engine.engine import AsyncEngine, Engine
+    from engine.async_engine import AsyncEngine
+    from engine.engine import Engine
 
     engine = Engine.load(config)
     return LoadedEngine(engine.info, AsyncEngine(engine))

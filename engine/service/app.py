@@ -98,7 +98,8 @@ class _Endpoints:
     def __init__(self, runtime: Runtime, request_exit: Callable[[], None]) -> None:
         self._runtime = runtime
         self._request_exit = request_exit
-        self._metrics = ServiceMetrics(runtime.num_running, runtime.num_waiting)
+        self._metrics = ServiceMetrics(runtime.num_running, runtime.num_waiting, runtime.kv_use)
+        runtime.observe(self._metrics)
 
     async def complete(self, request: Request) -> Response:
         record = RequestRecord(self._metrics, request.url.path)

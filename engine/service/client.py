@@ -142,7 +142,8 @@ class ServiceClient:
 
 def _request_body(request: CompletionRequest) -> dict[str, object]:
     body: dict[str, object] = {name: value for name, value in asdict(request.sampling).items() if value is not None}
-    body.update(prompt=request.prefix, stream=True, return_token_ids=True)
+    body.update(prompt=request.prefix or list(request.prompt_ids) or "", stream=True, return_token_ids=True)
+    body.update(lane=request.lane.value, session=request.session, draft=request.draft, deadline_ms=request.deadline_ms)
     if request.suffix is not None:
         body["suffix"] = request.suffix
     if request.extra:
@@ -177,6 +178,7 @@ def _finished(block: Mapping[str, Any]) -> Finished:
         usage=Usage(**block["usage"]),
         timing=Timing(**block["timing"]),
         stop_string=block["stop_string"],
+        mean_logprob=block["mean_logprob"],
     )
 
 

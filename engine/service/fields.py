@@ -4,7 +4,7 @@ Every error names the field and what it must be, and never repeats a text: texts
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from engine.errors import RequestError
 
@@ -89,6 +89,13 @@ class Fields:
             return default
         if not isinstance(value, bool):
             raise FieldError(self._where + name, f"must be true or false, not {_kind(value)}")
+        return value
+
+    def choice(self, name: str, values: Sequence[str]) -> str:
+        """One of some strings; the first when it is absent."""
+        value = self.text(name, values[0])
+        if value not in values:
+            raise FieldError(self._where + name, f"must be {' or '.join(values)}")
         return value
 
     def objects(self, name: str) -> "list[Fields]":

@@ -80,6 +80,7 @@ def _sampling(fields: Fields, most_tokens: int) -> SamplingParams:
         temperature=max(0.0, fields.number("temperature", _DEFAULTS.temperature)),
         top_k=max(0, fields.integer("top_k", _DEFAULTS.top_k, lowest=-1)),
         top_p=fields.number("top_p", _DEFAULTS.top_p),
+        min_p=fields.number("min_p", _DEFAULTS.min_p),
         seed=None if seed < 0 or seed == 0xFFFFFFFF else seed,  # llama.cpp writes its -1 also as unsigned
         stop=fields.texts("stop"),
         time_limit_ms=time_limit_ms if time_limit_ms > 0 else None,
@@ -93,6 +94,7 @@ def _settings(sampling: SamplingParams, is_streaming: bool) -> dict[str, object]
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
         "seed": -1 if sampling.seed is None else sampling.seed,
         "stop": sampling.stop,
         "n_indent": sampling.min_indent,
@@ -108,8 +110,7 @@ def _stop_type(finished: Finished) -> str:
         FinishReason.STOP: "eos",
         FinishReason.LENGTH: "limit",
         FinishReason.TIME: "limit",
-        FinishReason.CANCELLED: "none",
-    }[finished.reason]
+    }.get(finished.reason, "none")
 
 
 def _timings(finished: Finished) -> dict[str, float]:
@@ -128,6 +129,8 @@ def _timings(finished: Finished) -> dict[str, float]:
         "predicted_ms": predicted_ms,
         "predicted_per_token_ms": _ratio(predicted_ms, usage.generated_tokens),
         "predicted_per_second": _ratio(1e3 * usage.generated_tokens, predicted_ms),
+        "draft_n": usage.drafted_tokens,
+        "draft_n_accepted": usage.accepted_tokens,
     }
 
 

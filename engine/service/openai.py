@@ -1,7 +1,8 @@
 """OpenAI's ``/v1/completions`` in plain data: request body in, answer bodies out. Light and pure.
 
-The extra fields ``min_indent``, ``time_limit_ms``, ``midline_extra`` and ``return_token_ids`` are ours; so is
-the block ``midline``: the counts so far, and beside the finish reason also our own reason and the times.
+The extra fields ``min_indent``, ``time_limit_ms``, ``ignore_eos``, ``lane``, ``session``, ``deadline_ms``, ``draft``,
+``midline_extra`` and ``return_token_ids`` are ours; so is the block ``midline``: the counts so far, and beside the
+finish reason also our own reason and the times.
 """
 
 import json
@@ -17,6 +18,7 @@ from engine.request import (
     Delta,
     FileContext,
     FinishReason,
+    Lane,
     SamplingParams,
     Usage,
 )
@@ -33,14 +35,20 @@ class OpenAICompletion:
         """Raises ``RequestError``."""
         fields = Fields(body)
         _refuse_unsupported(fields)
+        prompt_ids = _prompt_ids(body)
         self.request = CompletionRequest(
-            prefix=_prompt(body, fields),
+            prefix="" if prompt_ids else _prompt(body, fields),
+            prompt_ids=prompt_ids,
             suffix=fields.text("suffix") if body.get("suffix") is not None else None,
             sampling=_sampling(body, fields),
             extra=tuple(
                 FileContext(path=item.text("filename"), text=item.text("text"))
                 for item in fields.objects("midline_extra")
             ),
+            lane=Lane(fields.choice("lane", [lane.value for lane in Lane])),
+            session=fields.text("session", ""),
+            deadline_ms=fields.number("deadline_ms", 0.0) if body.get("deadline_ms") is not None else None,
+            draft=fields.text("draft", ""),
         )
         self.is_streaming = fields.flag("stream")
         self._includes_usage = fields.nested("stream_options").flag("include_usage")
@@ -105,8 +113,20 @@ def _prompt(body: Mapping[str, object], fields: Fields) -> str:
     if not isinstance(prompt, list):
         return fields.text("prompt")
     if len(prompt) != 1 or not isinstance(prompt[0], str):
-        raise FieldError("prompt", "must be one string, or a list with one string")
+        raise FieldError("prompt", "must be one string, a list with one string, or a list of token ids")
     return Fields({"prompt": prompt[0]}).text("prompt")
+
+
+def _prompt_ids(body: Mapping[str, object]) -> tuple[int, ...]:
+    """A prompt given in tokens, also as the only one of a list; otherwise empty."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
+        prompt = prompt[0]
+    if not isinstance(prompt, list) or not prompt or not all(type(item) is int for item in prompt):
+        return ()
+    if body.get("suffix") is not None:
+        raise FieldError("suffix", "cannot be combined with a prompt in tokens; put the markers into the prompt")
+    return tuple(prompt)
 
 
 def _sampling(body: Mapping[str, object], fields: Fields) -> SamplingParams:
@@ -116,6 +136,8 @@ def _sampling(body: Mapping[str, object], fields: Fields) -> SamplingParams:
         temperature=fields.number("temperature", _DEFAULTS.temperature),
         top_k=max(0, fields.integer("top_k", _DEFAULTS.top_k, lowest=-1)),
         top_p=fields.number("top_p", _DEFAULTS.top_p),
+        min_p=fields.number("min_p", _DEFAULTS.min_p),
+        ignore_eos=fields.flag("ignore_eos"),
         seed=fields.integer("seed", 0, highest=_MAX_SEED) if body.get("seed") is not None else None,
         stop=fields.texts("stop"),
         time_limit_ms=fields.number("time_limit_ms", 0.0) if has_limit else None,
@@ -140,4 +162,8 @@ def _usage(usage: Usage) -> dict[str, object]:
         "completion_tokens": usage.generated_tokens,
         "total_tokens": usage.prompt_tokens + usage.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": usage.accepted_tokens,
+            "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
+        },
     }

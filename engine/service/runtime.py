@@ -17,6 +17,7 @@ from typing import Protocol
 from engine.config import EngineConfig, ServiceConfig
 from engine.errors import MidlineError, ServiceError
 from engine.info import EngineInfo
+from engine.observer import Observer
 from engine.request import CompletionRequest, Delta
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,13 @@ class ServingEngine(Protocol):
     @property
     def num_waiting(self) -> int:
         """Requests waiting for their turn."""
+
+    @property
+    def kv_use(self) -> tuple[int, int, int]:
+        """Blocks that running requests hold, that are kept for later ones, and all there are."""
+
+    def observe(self, observer: Observer) -> None:
+        """Have everything counted from now on."""
 
     def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
         """Yield deltas, the last finished; closing it cancels. Raises ``RequestError`` at the first step."""
@@ -59,6 +67,7 @@ class Runtime:
         self.started_at_s = time.time()
         self._load = load
         self._loading_thread: threading.Thread | None = None
+        self._observer: Observer | None = None
         self._num_users = 0
         self._unused_since_s = time.monotonic()
 
@@ -80,6 +89,14 @@ class Runtime:
         """Requests waiting for their turn."""
         return self.loaded.engine.num_waiting if self.loaded else 0
 
+    def kv_use(self) -> tuple[int, int, int]:
+        """Blocks of keys and values in use, kept, and all."""
+        return self.loaded.engine.kv_use if self.loaded else (0, 0, 0)
+
+    def observe(self, observer: Observer) -> None:
+        """Have the engine counted, once it is loaded."""
+        self._observer = observer
+
     async def load(self) -> None:
         """Load in a thread; afterwards either ``loaded`` or ``error`` is set."""
         result: Future[LoadedEngine] = Future()
@@ -96,6 +113,8 @@ class Runtime:
             self._loading_thread.start()
             try:
                 self.loaded = await asyncio.wrap_future(result)
+                if self._observer is not None:
+                    self.loaded.engine.observe(self._observer)
             except MidlineError as error:
                 self.error = error
             except Exception as error:  # noqa: BLE001 - out of memory, a broken torch …: one line for the user

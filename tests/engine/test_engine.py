@@ -1,8 +1,6 @@
 """The engine on a tiny checkpoint: cached = uncached, constraints, cancellation, and errors at load."""
 
-import asyncio
-import time
-from collections.abc import Iterator
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from engine.engine import AsyncEngine, Engine
-from engine.errors import CheckpointError, ConfigError, RequestError, ServiceError
-from engine.request import CompletionRequest, Delta, Finished, FinishReason, SamplingParams
-from tests.support.tiny_checkpoints import TinyShape, write_tiny_gguf
+from engine.config import PROFILES, EngineConfig, LaneLimits
+from engine.engine import Engine
+from engine.errors import CheckpointError, ConfigError, RequestError
+from engine.request import CompletionRequest, Finished, FinishReason, SamplingParams
+from tests.support.tiny_checkpoints import TinyShape, write_tiny_folder, write_tiny_gguf
 
 
 def _load(path: Path) -> Engine:
@@ -66,11 +64,11 @@ def test_what_is_cached_changes_no_answer(engine: Engine, fresh_engine: Engine, 
         at = min(position, len(text))
         text = text[:at] + new + text[at:]
         request = _request(text, "\n\nprint(1)\n")
-        fresh_engine._model.cache.truncate(0)
+        fresh_engine.cache.clear()
         cached, plain = _complete(engine, request), _complete(fresh_engine, request)
         assert cached[:2] == plain[:2]
         assert plain[2].usage.cached_tokens == 0
-        assert engine._model.cache.token_ids[: cached[2].usage.prompt_tokens] == engine._prompt(request).ids
+        engine.loop.check_idle()
 
 
 def test_appending_computes_only_what_was_typed(engine: Engine) -> None:
@@ -110,16 +108,16 @@ def test_a_seed_gives_the_same_text(engine: Engine) -> None:
 
 def test_left_to_right_has_no_markers(engine: Engine) -> None:
     ids = engine._prompt(_request("<|fim_middle|>def", None)).ids
-    assert not any(engine._model.tokenizer.is_control(i) for i in ids)
+    assert not any(engine._vocabulary.tokenizer.is_control(i) for i in ids)
     with pytest.raises(RequestError, match="the prompt is empty"):
-        engine.generate(_request("", None))
+        next(engine.generate(_request("", None)))
 
 
 def test_a_padded_embedding_yields_no_token_outside_the_vocabulary(tmp_path: Path) -> None:
     engine = _load(write_tiny_gguf(tmp_path / "padded.gguf", TinyShape(num_padding_tokens=4000)))
     _, ids, _ = _complete(engine, _request("x", temperature=5.0, seed=1, max_tokens=200))
     assert ids
-    assert max(ids) < engine._model.tokenizer.vocab_size
+    assert max(ids) < engine._vocabulary.tokenizer.vocab_size
 
 
 def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path: Path) -> None:
@@ -138,28 +136,134 @@ def test_a_tiny_temperature_is_nearly_greedy(engine: Engine) -> None:
     assert _complete(engine, _request("a", temperature=1e-40, seed=1))[0] == _complete(engine, _request("a"))[0]
 
 
-def test_cancelling_between_layers_commits_nothing_and_the_next_answer_is_right(engine: Engine) -> None:
-    request = _request("def g(x):\n    return x", "\n")
-    expected = _complete(engine, request)[:2]
-    for num_layers in range(5):
-        engine._model.cache.truncate(3)
-        asked = iter([False] * num_layers + [True] * 100)
-        deltas = list(engine.generate(request, lambda asked=asked: next(asked)))  # type: ignore[misc]
-        assert deltas[-1].finished is not None
-        assert deltas[-1].finished.reason is FinishReason.CANCELLED
-        if num_layers < 2:  # the first pass was given up
-            assert len(engine._model.cache.token_ids) <= 3
-        assert _complete(engine, request)[:2] == expected
-
-
-def test_a_long_prompt_is_computed_in_pieces_with_the_same_result(
-    engine: Engine, fresh_engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = _request("x = [1, 2, 3]\n" * 30, "\n")
+def test_a_long_prompt_is_computed_in_pieces_with_the_same_result(engine: Engine, fresh_engine: Engine) -> None:
+    request = _request("x = [1, 2, 3]\n" * 20, "\n")
+    fresh_engine.cache.clear()
     whole = _complete(fresh_engine, request)
-    monkeypatch.setattr("engine.loop._PREFILL_CHUNK_TOKENS", 7)
-    engine._model.cache.truncate(0)
-    assert _complete(engine, request)[:2] == whole[:2]
+    small = replace(PROFILES["completion"], interactive=LaneLimits(4, 7))
+    chunked = engine.with_profile(small)
+    chunked.cache.clear()
+    assert _complete(chunked, request)[:2] == whole[:2]
+
+
+def test_requests_together_give_the_answers_of_requests_alone(engine: Engine, fresh_engine: Engine) -> None:
+    requests = [_request(text, max_tokens=n) for text, n in (("a", 3), ("def f(x):\n    ", 12), ("a", 9), ("", 0))]
+    together = engine.complete_all(requests)
+    for request, answer in zip(requests, together, strict=True):
+        fresh_engine.cache.clear()
+        assert (answer.text, answer.token_ids) == _complete(fresh_engine, request)[:2]
+    engine.loop.check_idle()
+
+
+def test_leaving_an_answer_cancels_it(engine: Engine) -> None:
+    answer = engine.generate(_request("def f():\n", max_tokens=50))
+    next(answer)
+    answer.close()
+    assert not engine.loop.has_work
+    engine.loop.check_idle()
+
+
+def test_what_breaks_a_pass_is_raised_and_the_next_request_runs(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = _request("x = 5\ny", "\n")
+    expected = _complete(engine, request)[:2]
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.sampling.Sampler.choose", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            _complete(engine, request)
+        with pytest.raises(ZeroDivisionError):
+            engine.complete_all([request, _request("other")])
+    engine.loop.check_idle()
+    assert _complete(engine, request)[:2] == expected
+
+
+def test_mean_logprob_is_that_of_the_answer(engine: Engine) -> None:
+    greedy = _complete(engine, _request("def f():\n"))[2].mean_logprob
+    other = _complete(engine, _request("def f():\n", temperature=3.0, seed=1))[2].mean_logprob
+    assert greedy is not None and other is not None
+    assert other < greedy < 0
+    assert _complete(engine, _request("def f():\n", max_tokens=0))[2].mean_logprob is None
+
+
+def test_a_draft_saves_passes_and_changes_nothing(engine: Engine) -> None:
+    request = _request("for x in y:\n    ", "\n", max_tokens=16)
+    text, ids, plain = _complete(engine, request)
+    _, drafted_ids, drafted = _complete(engine, replace(request, draft=text))
+    assert drafted_ids == ids
+    assert drafted.usage.accepted_tokens >= plain.usage.accepted_tokens
+    wrong = _complete(engine, replace(request, draft="return 1 if self.x else 2"))
+    assert wrong[1] == ids
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_draft_model_changes_no_answer(
+    engine: Engine, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model itself as the draft model is always right, another one hardly ever."""
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", seed=1)
+    smaller = write_tiny_gguf(tmp_path / "smaller.gguf", TinyShape(num_layers=1 if seed == 2 else 2), seed=seed)
+    config = EngineConfig(model=str(path), dtype="float32", max_context_tokens=512, draft_model=str(smaller))
+    both = Engine.load(config)
+    assert both._draft_model is not None
+    monkeypatch.setattr("engine.engine.NGrams.propose", lambda *_: [])
+    monkeypatch.setattr(both._draft_model, "_measure", lambda *_: None)
+    num_drafted = num_accepted = 0
+    for cost_s in (1000.0, 1e-9):  # at first drafts look expensive, then they are free
+        both._draft_model.decode_s = both._draft_model.prefill_s = cost_s
+        for text in ("def f():\n", "for x in y:\n    ", "for x in y:\n    z"):
+            request = _request(text, max_tokens=30, ignore_eos=True)
+            answer = _complete(both, request)
+            assert answer[1] == _complete(engine, request)[1]
+            num_drafted += answer[2].usage.drafted_tokens
+            num_accepted += answer[2].usage.accepted_tokens
+            assert cost_s < 1.0 or num_drafted == 0
+    assert num_drafted > 0
+    assert (num_accepted > 0.7 * num_drafted) == (seed == 1)
+    both._draft_model.cache.check_integrity()
+    assert both._draft_model.cache.num_used == 0
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    other = write_tiny_folder(tmp_path / "other", TinyShape())
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, last = list(vocabulary)[10], list(vocabulary)[20]
+    vocabulary[first], vocabulary[last] = vocabulary[last], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ConfigError, match=r"draft_model .* has another vocabulary than"):
+        Engine.load(EngineConfig(model=str(path), draft_model=str(other)))
+
+
+def test_a_prompt_in_tokens(engine: Engine) -> None:
+    ids = tuple(engine.tokenize("def add(a, b):"))
+    request = CompletionRequest("", prompt_ids=ids, sampling=SamplingParams(max_tokens=4, ignore_eos=True))
+    assert len(_complete(engine, request)[1]) == 4
+
+
+@pytest.mark.parametrize(
+    ("ids", "max_tokens", "message"),
+    [
+        ((1,) * 500, 13, "the prompt has 500 tokens and max_tokens is 13; the context holds 512"),
+        ((1, 10**6), 3, "token id 1000000 is outside the vocabulary"),
+        ((1, -1), 3, "token id -1 is outside the vocabulary"),
+    ],
+)
+def test_a_prompt_in_tokens_that_cannot_be_used(
+    engine: Engine, ids: tuple[int, ...], max_tokens: int, message: str
+) -> None:
+    request = CompletionRequest("", prompt_ids=ids, sampling=SamplingParams(max_tokens=max_tokens))
+    num_free = engine.cache.pool.num_free
+    with pytest.raises(RequestError, match=message):
+        next(engine.generate(request))
+    assert engine.cache.pool.num_free == num_free
+
+
+def test_a_cache_smaller_than_a_context_is_refused(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(num_layers=8))
+    with pytest.raises(ConfigError, match=r"kv_cache_mb is 1; a context of 2048 tokens takes \d+ MiB"):
+        Engine.load(EngineConfig(model=str(path), kv_cache_mb=1, max_context_tokens=2048))
 
 
 @pytest.mark.parametrize(
@@ -182,94 +286,3 @@ def test_cuda_is_refused_where_there_is_none(tmp_path: Path) -> None:
         pytest.skip("this machine has CUDA")
     with pytest.raises(ConfigError, match="torch finds no CUDA device"):
         Engine.load(EngineConfig(model=str(tmp_path), device="cuda"))
-
-
-class _SlowEngine:
-    """The real engine, whose passes are held up until the test lets them go on."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.started = 0
-        self.is_held = False
-
-    def generate(self, request: CompletionRequest, is_cancelled: object, arrival: float) -> Iterator[Delta]:
-        self.started += 1
-
-        def held() -> bool:
-            while self.is_held and not is_cancelled():  # type: ignore[operator]
-                time.sleep(0.001)
-            return bool(is_cancelled())  # type: ignore[operator]
-
-        return self._engine.generate(request, held, arrival)
-
-
-async def _until(condition: object, timeout_s: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.002)
-
-
-async def test_streams_run_in_order_and_give_the_blocking_engine_s_text(engine: Engine) -> None:
-    requests = [_request("a"), _request("def f(x):\n    "), _request("a")]
-    expected = [_complete(engine, request)[0] for request in requests]
-    runner = AsyncEngine(engine)
-
-    ended = []
-
-    async def read(number: int) -> str:
-        text = "".join([delta.text async for delta in runner.stream(requests[number])])
-        ended.append(number)
-        return text
-
-    assert await asyncio.gather(*map(read, range(3))) == expected
-    assert ended == [0, 1, 2]
-    await _until(lambda: not runner.num_running)
-    assert (runner.num_running, runner.num_waiting) == (0, 0)
-    await runner.aclose()
-
-
-async def test_closing_a_stream_stops_the_running_pass_and_drops_waiting_ones(engine: Engine) -> None:
-    slow = _SlowEngine(engine)
-    runner = AsyncEngine(slow)  # type: ignore[arg-type]
-    slow.is_held = True
-    readers = [asyncio.create_task(anext(runner.stream(_request("a")))) for _ in range(3)]
-    await _until(lambda: runner.num_running == 1 and runner.num_waiting == 2)
-    readers[1].cancel()
-    await _until(lambda: runner.num_waiting == 1)  # while the first is still running
-    assert runner.num_running == 1
-    readers[0].cancel()
-    await _until(lambda: slow.started == 2)  # the second never reached the engine, the third runs
-    slow.is_held = False
-    assert (await readers[2]).token_ids
-    assert [reader.cancelled() for reader in readers] == [True, True, False]
-    await _until(lambda: runner.num_running == 0)
-    await runner.aclose()
-
-
-async def test_closing_the_engine_ends_every_reader(engine: Engine) -> None:
-    slow = _SlowEngine(engine)
-    runner = AsyncEngine(slow)  # type: ignore[arg-type]
-    slow.is_held = True
-
-    async def read() -> list[Delta]:
-        return [delta async for delta in runner.stream(_request("a"))]
-
-    readers = [asyncio.create_task(read()) for _ in range(3)]
-    await _until(lambda: runner.num_running == 1 and runner.num_waiting == 2)
-    await runner.aclose()
-    for deltas in await asyncio.wait_for(asyncio.gather(*readers), 5):
-        assert deltas[-1].finished is not None
-        assert deltas[-1].finished.reason is FinishReason.CANCELLED
-    with pytest.raises(ServiceError, match="the engine is closed"):
-        await anext(runner.stream(_request("a")))
-    assert runner.num_waiting == 0
-
-
-async def test_a_bad_prompt_is_raised_to_its_reader_alone(engine: Engine) -> None:
-    runner = AsyncEngine(engine)
-    with pytest.raises(RequestError, match="empty"):
-        await anext(runner.stream(_request("", None)))
-    assert (await anext(runner.stream(_request("a")))).token_ids
-    await _until(lambda: runner.num_running == 0)
-    await runner.aclose()

@@ -6,7 +6,7 @@ import torch
 
 from engine.errors import RequestError
 from engine.request import SamplingParams
-from engine.sampling import Sampler
+from engine.sampling import Sampler, Scores
 
 _LOGITS = torch.log(torch.tensor([0.1, 0.4, 0.3, 0.2]))
 
@@ -14,7 +14,8 @@ _LOGITS = torch.log(torch.tensor([0.1, 0.4, 0.3, 0.2]))
 def _draw(params: SamplingParams, num: int, allowed: list[int] | None = None) -> list[int]:
     sampler = Sampler(params)
     ids = None if allowed is None else np.array(allowed)
-    return [sampler.choose(_LOGITS, ids) for _ in range(num)]
+    scores = Scores(torch.stack((_LOGITS.flip(0), _LOGITS)))
+    return [sampler.choose(scores, 1, position, ids) for position in range(num)]
 
 
 def test_greedy_takes_the_largest_of_the_allowed() -> None:
@@ -35,6 +36,8 @@ def test_a_seed_repeats_and_another_differs() -> None:
         (SamplingParams(temperature=1.0, seed=0, top_k=2), [0, 4 / 7, 3 / 7, 0]),
         (SamplingParams(temperature=1.0, seed=0, top_p=0.6), [0, 4 / 7, 3 / 7, 0]),
         (SamplingParams(temperature=1.0, seed=0, top_p=0.01), [0, 1, 0, 0]),
+        (SamplingParams(temperature=1.0, seed=0, min_p=0.6), [0, 4 / 7, 3 / 7, 0]),
+        (SamplingParams(temperature=1.0, seed=0, min_p=1.0), [0, 1, 0, 0]),
         (SamplingParams(temperature=0.5, seed=0), [1 / 30, 16 / 30, 9 / 30, 4 / 30]),
     ],
 )
@@ -45,6 +48,20 @@ def test_the_drawn_distribution(params: SamplingParams, expected: list[float]) -
     assert np.abs(counts - expected).max() < 4 * (0.25 / num) ** 0.5
 
 
+def test_a_draw_depends_on_seed_and_position_alone() -> None:
+    sampler, other = (Sampler(SamplingParams(temperature=1.0, seed=9)) for _ in range(2))
+    scores = Scores(_LOGITS.repeat(3, 1))
+    forwards = [sampler.choose(scores, 0, position, None) for position in range(50)]
+    backwards = [other.choose(scores, 2, position, None) for position in reversed(range(50))]
+    assert forwards == backwards[::-1]
+    assert len(set(forwards)) > 1
+
+
+def test_log_probabilities_are_those_of_the_whole_distribution() -> None:
+    scores = Scores(torch.stack((_LOGITS * 3 + 5, _LOGITS)))
+    assert [round(float(np.exp(scores.logprob(1, token))), 5) for token in range(4)] == [0.1, 0.4, 0.3, 0.2]
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -52,6 +69,7 @@ def test_the_drawn_distribution(params: SamplingParams, expected: list[float]) -
         ("temperature", float("nan")),
         ("top_p", 0),
         ("top_k", -1),
+        ("min_p", 1.5),
         ("max_tokens", -1),
         ("stop", ("",)),
     ],

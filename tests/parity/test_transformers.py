@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.cache.storage import SequenceCache
 from engine.checkpoint.source import open_checkpoint
 from engine.model.layers import rope_frequencies
-from engine.model.load import load_decoder
+from tests.support.kv import Rig
 from tests.support.tiny_checkpoints import TinyShape, write_tiny_folder, write_tiny_gguf
 
 _MAX_DIFFERENCE = 1e-4
@@ -18,12 +17,10 @@ _TOKENS = [5, 17, 300, 42, 42, 7, 99, 250, 1, 0, 33, 128]
 
 def _our_logits(path: Path, chunks: list[int]) -> torch.Tensor:
     """Logits of all positions, computed in pieces of the given sizes."""
-    checkpoint = open_checkpoint(path)
-    decoder, _ = load_decoder(checkpoint, torch.float32, torch.device("cpu"), 64)
-    cache = SequenceCache(checkpoint.config, 64, torch.float32, torch.device("cpu"))
-    parts, done = [], 0
+    rig = Rig(path)
+    table, parts, done = rig.table(_TOKENS, 64), [], 0
     for size in chunks:
-        parts.append(decoder.logits(decoder.forward(_TOKENS[done : done + size], cache)))
+        parts.append(rig.logits(rig.start((table, _TOKENS[done : done + size], done))))
         done += size
     return torch.cat(parts)
 

@@ -13,6 +13,7 @@ import uvicorn
 from engine.config import EngineConfig, ServiceConfig
 from engine.errors import RequestError
 from engine.info import EngineInfo
+from engine.observer import Observer
 from engine.request import CompletionRequest, Delta, Finished, FinishReason, Timing, Usage
 from engine.service.app import create_app, server_config
 from engine.service.client import ServiceClient
@@ -45,6 +46,8 @@ class FakeEngine:
     num_waiting: int = 0
     num_ended_early: int = 0
     requests: list[CompletionRequest] = field(default_factory=list)
+    kv_use: tuple[int, int, int] = (3, 4, 10)
+    observer: Observer | None = None
     failure: Exception | None = None
     fails_after: int = 0
 
@@ -62,10 +65,16 @@ class FakeEngine:
                 yield Delta(f"<{index}>", (index,))
             is_finished = True
             finished = self.finished(request)
+            if self.observer is not None:
+                self.observer.on_pass(request.lane, 6, 0.01, (6, 6))
+                self.observer.on_end(request.lane, finished, 0)
             yield Delta("", finished=finished, usage=finished.usage)
         finally:
             self.num_running -= 1
             self.num_ended_early += not is_finished
+
+    def observe(self, observer: Observer) -> None:
+        self.observer = observer
 
     def finished(self, request: CompletionRequest) -> Finished:
         usage = Usage(prompt_tokens=10, cached_tokens=4, generated_tokens=request.sampling.max_tokens)

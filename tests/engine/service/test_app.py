@@ -137,16 +137,23 @@ async def test_metrics(tmp_path: Path) -> None:
     async with serve(tmp_path) as service:
         async with service.http() as http:
             await http.post("/v1/completions", json={"prompt": "a", "max_tokens": 5})
+            await http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1, "lane": "bulk"})
             await http.post("/infill", json={"input_prefix": "a", "input_suffix": "", "n_predict": 2})
             await http.post("/infill", json={})
-        assert await service.metric('midline_requests_total{outcome="finished",route="/v1/completions"}') == 1
+        assert await service.metric('midline_requests_total{outcome="finished",route="/v1/completions"}') == 2
         assert await service.metric('midline_requests_total{outcome="finished",route="/infill"}') == 1
         assert await service.metric('midline_requests_total{outcome="refused",route="/infill"}') == 1
-        assert await service.metric("midline_generated_tokens_total") == 7
-        assert await service.metric("midline_prompt_tokens_total") == 20
-        assert await service.metric("midline_cached_tokens_total") == 8
-        assert await service.metric("midline_first_token_seconds_count") == 2
-        assert await service.metric("midline_request_seconds_count") == 3
+        for lane, num_generated, num_requests in (("interactive", 7, 2), ("bulk", 1, 1)):
+            label = f'{{lane="{lane}"}}'
+            assert await service.metric(f"midline_generated_tokens_total{label}") == num_generated
+            assert await service.metric(f"midline_prompt_tokens_total{label}") == 10 * num_requests
+            assert await service.metric(f"midline_cached_tokens_total{label}") == 4 * num_requests
+            assert await service.metric(f"midline_computed_tokens_total{label}") == 6 * num_requests
+            assert await service.metric(f"midline_first_token_seconds_count{label}") == num_requests
+        assert await service.metric('midline_completions_total{lane="bulk",reason="length"}') == 1
+        assert await service.metric("midline_request_seconds_count") == 4
+        assert await service.metric("midline_kv_blocks_used") == 3
+        assert await service.metric("midline_kv_blocks") == 10
         assert await service.metric("midline_requests_running") == 0
         assert await service.metric("process_resident_memory_bytes") > 1e6
 

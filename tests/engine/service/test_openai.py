@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import RequestError
-from engine.request import CompletionRequest, FileContext
+from engine.request import CompletionRequest, FileContext, Lane
 from engine.service import app
 from engine.service.fields import FieldError, parse_object
 from engine.service.openai import OpenAICompletion
@@ -41,6 +41,7 @@ async def test_whole_answer(service: RunningService) -> None:
         "completion_tokens": 3,
         "total_tokens": 13,
         "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
     }
     (request,) = service.engine.requests
     assert (request.prefix, request.suffix) == ("def f(", "):\n")
@@ -77,6 +78,12 @@ async def test_fields_reach_the_engine(service: RunningService) -> None:
         "stop": ["x", "yy"],
         "min_indent": 4,
         "time_limit_ms": 250,
+        "min_p": 0.1,
+        "ignore_eos": True,
+        "lane": "bulk",
+        "session": "buffer 1",
+        "deadline_ms": 900,
+        "draft": "b = 2",
         "midline_extra": [{"filename": "b.py", "text": "b = 1"}],
     }
     async with service.http() as http:
@@ -86,8 +93,22 @@ async def test_fields_reach_the_engine(service: RunningService) -> None:
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k) == (5, 0.5, 0.9, 0)
     assert (sampling.seed, sampling.stop) == (7, ("x", "yy"))
     assert (sampling.min_indent, sampling.time_limit_ms) == (4, 250.0)
+    assert (sampling.min_p, sampling.ignore_eos) == (0.1, True)
+    assert (request.lane, request.session, request.deadline_ms, request.draft) == (
+        Lane.BULK,
+        "buffer 1",
+        900.0,
+        "b = 2",
+    )
     assert request.suffix is None
     assert request.extra == (FileContext("b.py", "b = 1"),)
+
+
+@pytest.mark.parametrize("prompt", [[5, 6], [[5, 6]]])
+async def test_a_prompt_may_be_tokens(service: RunningService, prompt: object) -> None:
+    async with service.http() as http:
+        assert (await http.post("/v1/completions", json={"prompt": prompt})).status_code == 200
+    assert service.engine.requests[0].prompt_ids == (5, 6)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +117,13 @@ async def test_fields_reach_the_engine(service: RunningService) -> None:
         ({}, "prompt"),
         ({"prompt": 3}, "prompt"),
         ({"prompt": ["a", "b"]}, "prompt"),
-        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": [1, "b"]}, "prompt"),
+        ({"prompt": [1, True]}, "prompt"),
+        ({"prompt": [1, 2], "suffix": ""}, "suffix"),
+        ({"prompt": "a", "lane": "fast"}, "lane"),
+        ({"prompt": "a", "session": 1}, "session"),
+        ({"prompt": "a", "deadline_ms": "soon"}, "deadline_ms"),
+        ({"prompt": "a", "draft": []}, "draft"),
         ({"prompt": "a", "suffix": []}, "suffix"),
         ({"prompt": "a", "max_tokens": "5"}, "max_tokens"),
         ({"prompt": "a", "max_tokens": True}, "max_tokens"),
