@@ -133,7 +133,7 @@ def _remarks(result: ModelResult) -> list[str]:
     if result.roofline:
         rates = result.roofline
         remarks.append(
-            f"ceiling: all tokens at {rates['product_tops']:.2f} TOP/s ({rates['product_kind']} product), and no decode "
+            f"ceiling: all tokens at {rates['product_tops']:.2f} TOP/s ({rates['product_kind']} product), no decode "
             f"step faster than its weights are read as int8 at {rates['read_gb_per_s']:.1f} GB/s; measured here"
         )
     return remarks

@@ -28,7 +28,7 @@ class MachineRates:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The least time for a workload with int8 weights: at the product rate, but no step faster than it can read them."""
+    """The least time for a workload with int8 weights: at the product rate, and no step faster than they are read."""
 
     prefill_s: float
     decode_s: float
