@@ -105,11 +105,19 @@ class AsyncEngine:
         self._loop.cancel_all()
 
     def _rest(self) -> None:
-        """Wait for work; after a while check that nothing has been lost."""
-        is_checked = False
+        """Wait for work; after a while check once that nothing has been lost."""
         with self._wake:
-            while not self._loop.has_work and not self._is_closing:
-                self._wake.wait(None if is_checked else _IDLE_CHECK_S)
-                if not is_checked and not self._loop.has_work and not self._is_closing:
-                    self._loop.check_idle()
-                    is_checked = True
+            self._wake.wait_for(self._must_go_on, _IDLE_CHECK_S)
+        if not self._must_go_on():
+            self._check()
+        with self._wake:
+            self._wake.wait_for(self._must_go_on)
+
+    def _must_go_on(self) -> bool:
+        return self._loop.has_work or self._is_closing
+
+    def _check(self) -> None:
+        try:
+            self._loop.check_idle()
+        except AssertionError as error:
+            _logger.error("the cache has lost count (%s); restart the engine when it slows down", error)

@@ -68,6 +68,8 @@ class EngineConfig:
     """Catalogue name, path to a ``.gguf``, Hugging Face folder, or ``hf:org/repo[/file]``."""
     dtype: str = "auto"
     """``bfloat16``, ``float32`` or ``auto`` (bfloat16)."""
+    precision: str = "auto"
+    """``exact`` computes in ``dtype``, ``int8`` with int8 weights; ``auto`` is int8 where the CPU is made for it."""
     device: str = "auto"
     """``cpu``, ``cuda`` or ``auto`` (CUDA where torch finds it)."""
     num_threads: int = 0
@@ -107,6 +109,7 @@ def one_of(*values: str) -> Rule:
 SERVICE_RULES: dict[str, Rule] = {
     "engine.model": (bool, "a model's name or path"),
     "engine.dtype": one_of("auto", "bfloat16", "float32"),
+    "engine.precision": one_of("auto", "exact", "int8"),
     "engine.device": one_of("auto", "cpu", "cuda"),
     "engine.num_threads": (lambda value: 0 <= value <= MAX_THREADS, f"0 (automatic) to {MAX_THREADS}"),
     "engine.max_context_tokens": (lambda value: value >= MIN_CONTEXT_TOKENS, f"{MIN_CONTEXT_TOKENS} or more"),

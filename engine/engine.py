@@ -91,7 +91,7 @@ class Engine:
             architecture=model.decoder.config.architecture,
             fim_family=model.prompts.family.name,
             context_tokens=model.context_tokens,
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=model.precision,
             device=str(device),
             num_threads=torch.get_num_threads(),
             num_parameters=model.num_parameters,

@@ -18,6 +18,7 @@ from engine.generation import Vocabulary
 from engine.healing import ByteVocabulary
 from engine.model.config import ModelConfig
 from engine.model.decoder import Decoder
+from engine.model.linear import can_int8
 from engine.model.load import load_decoder
 
 _BLOCK_TOKENS = 16
@@ -30,6 +31,8 @@ class LoadedModel:
     """A model in memory."""
 
     name: str
+    precision: str
+    """``int8``, or the number format of the weights."""
     decoder: Decoder
     vocabulary: Vocabulary
     prompts: PromptBuilder
@@ -60,11 +63,14 @@ def load_model(name: str, config: EngineConfig, dtype: torch.dtype, device: torc
     context_tokens = min(config.max_context_tokens, shape.context_tokens)
     prompts = PromptBuilder(family, tokenizer, context_tokens)
     num_blocks = _num_blocks(config, shape, context_tokens, dtype)
-    decoder, weight_bytes = load_decoder(checkpoint, dtype, device, context_tokens)
+    is_int8 = _is_int8(config.precision, dtype, device)
+    decoder, weight_bytes = load_decoder(checkpoint, dtype, device, context_tokens, is_int8)
     storage = KVStorage(shape, num_blocks, _BLOCK_TOKENS, dtype, device)
-    namespace = f"{model.path} {dtype} {family.name}"
+    precision = "int8" if is_int8 else str(dtype).removeprefix("torch.")
+    namespace = f"{model.path} {precision} {family.name}"
     return LoadedModel(
         name=model.name,
+        precision=precision,
         decoder=decoder,
         vocabulary=Vocabulary(tokenizer, ByteVocabulary(tokenizer.all_bytes)),
         prompts=prompts,
@@ -74,6 +80,17 @@ def load_model(name: str, config: EngineConfig, dtype: torch.dtype, device: torc
         num_parameters=sum(math.prod(size) for size in checkpoint.parameter_shapes().values()),
         num_bytes=weight_bytes + storage.num_bytes,
     )
+
+
+def _is_int8(precision: str, dtype: torch.dtype, device: torch.device) -> bool:
+    """Raises ``ConfigError`` when int8 is asked for and cannot be had."""
+    is_possible = device.type == "cpu" and dtype == torch.bfloat16 and can_int8()
+    if precision == "int8" and not is_possible:
+        raise ConfigError(
+            "engine.precision is 'int8'; that needs a CPU with VNNI instructions and engine.dtype bfloat16: "
+            "choose 'exact' or 'auto'"
+        )
+    return is_possible and precision != "exact"
 
 
 def _num_blocks(config: EngineConfig, shape: ModelConfig, context_tokens: int, dtype: torch.dtype) -> int:

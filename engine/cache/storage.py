@@ -21,6 +21,16 @@ class KVStorage:
         self.clear([NULL_BLOCK])
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of keys and values."""
+        return self._blocks.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self._blocks.device
+
+    @property
     def num_bytes(self) -> int:
         """Bytes reserved."""
         return self._blocks.numel() * self._blocks.element_size()

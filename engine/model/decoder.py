@@ -11,7 +11,9 @@ from engine.cache.storage import KVStorage
 from engine.model.batch import Batch, Span, build_batch
 from engine.model.config import ModelConfig
 from engine.model.layers import Rotary, attend, rms_norm, rotate
-from engine.model.linear import Linear
+from engine.model.linear import Int8Linear, Linear
+
+AnyLinear = Linear | Int8Linear
 
 
 @dataclass(frozen=True)
@@ -19,11 +21,11 @@ class Layer:
     """One transformer block's parameters."""
 
     attn_norm: Tensor
-    qkv: Linear
-    output: Linear
+    qkv: AnyLinear
+    output: AnyLinear
     ffn_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: AnyLinear
+    down: AnyLinear
 
 
 class Decoder:
@@ -35,7 +37,7 @@ class Decoder:
         embedding: Tensor,
         layers: list[Layer],
         norm: Tensor,
-        head: Linear,
+        head: AnyLinear,
         rotary: Rotary,
     ) -> None:
         self.config = config
@@ -64,8 +66,8 @@ class Decoder:
         num_rotated = config.num_heads + config.num_kv_heads
         heads = layer.qkv(x).view(x.shape[0], num_rotated + config.num_kv_heads, config.head_dim)
         rotated = rotate(heads[:, :num_rotated], *tables)
-        query = rotated[:, : config.num_heads]
-        storage.write(index, batch.storage_rows, rotated[:, config.num_heads :], heads[:, num_rotated:])
+        query, keys, values = rotated[:, : config.num_heads], rotated[:, config.num_heads :], heads[:, num_rotated:]
+        storage.write(index, batch.storage_rows, keys, values)
         parts = [attend(query, group, *storage.read(index, group.blocks)) for group in batch.groups]
         return layer.output(parts[0] if len(parts) == 1 else torch.cat(parts))
 
@@ -127,6 +129,6 @@ class ForwardPass:
     def _set_batch(self, spans: list[Span]) -> None:
         decoder, config = self._decoder, self._decoder.config
         heads_per_kv = config.num_heads // config.num_kv_heads
-        embedding = decoder.embedding
-        self.batch = build_batch(spans, self._storage.block_tokens, heads_per_kv, embedding.dtype, embedding.device)
+        storage = self._storage
+        self.batch = build_batch(spans, storage.block_tokens, heads_per_kv, storage.dtype, storage.device)
         self._tables = decoder.rotary.tables(self.batch.positions)

@@ -161,6 +161,18 @@ async def test_a_broken_pass_is_raised_to_its_readers_and_the_engine_goes_on(
     assert _reason(await _read(runner, _request())) is FinishReason.LENGTH
 
 
+async def test_a_lost_block_is_reported_when_idle_and_the_engine_goes_on(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("engine.async_engine._IDLE_CHECK_S", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.cache), "num_used", property(lambda _: 1))
+        runner = AsyncEngine(engine.with_profile(PROFILES["completion"]))
+        await _until(lambda: "the cache has lost count (blocks are held by nobody)" in caplog.text)
+    assert _reason(await _read(runner, _request())) is FinishReason.LENGTH
+    await runner.aclose()
+
+
 async def test_a_newer_request_of_a_session_supersedes_the_older_and_keeps_its_tokens(
     runner: AsyncEngine, gate: Gate
 ) -> None:

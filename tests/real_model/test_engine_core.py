@@ -91,6 +91,22 @@ def test_a_prompt_extended_by_two_tokens_computes_two_tokens(engine: Engine) -> 
     _attempts(measure)
 
 
+def test_scheduling_takes_hardly_any_time(engine: Engine) -> None:
+    """What is neither a layer nor the choice of a token: planning, tensors of the batch, bookkeeping."""
+    engine = engine.with_profile(replace(_PROFILE, max_drafts=0))
+    token_ids = _tokens(random.Random(6), 600)
+    _timed(engine, _request(token_ids))
+
+    def measure() -> tuple[bool, str]:
+        passes = _Passes()
+        engine.loop.observer = passes
+        _, wall_s = _timed(engine, _request(token_ids, 40))
+        overhead_ms = (wall_s - sum(passes.seconds)) / len(passes.seconds) * 1e3
+        return overhead_ms <= 2.0, f"scheduling: {overhead_ms:.2f} ms a step at batch 1 (bar 2)"
+
+    _attempts(measure)
+
+
 def _quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
