@@ -134,7 +134,6 @@ class Engine:
             token_ids=list(prompt.ids),
             max_tokens=max_tokens,
             lane=request.lane,
-            arrival_s=arrival_s,
             deadline_s=deadline_s,
             session=request.session,
         )

@@ -18,9 +18,8 @@ class Sequence:
     max_tokens: int
     """Most tokens of prompt and answer together: what is reserved."""
     lane: Lane = Lane.INTERACTIVE
-    arrival_s: float = 0.0
     deadline_s: float | None = None
-    """Not begun by then, the request is dropped. Same clock as ``arrival_s``."""
+    """Not begun by then, the request is dropped. On the clock of ``Scheduler.expire``."""
     session: str = ""
     """A newer request of the same session supersedes this one."""
 

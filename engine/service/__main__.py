@@ -195,7 +195,8 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     """Load the engine; blocks for seconds. Raises ``ModelError``."""
     from engine.checkpoint.store import resolve_model
 
-    resolve_model(config.model)  # a model that is not there is told before torch is imported
+    for name in filter(None, (config.model, config.draft_model)):
+        resolve_model(name)  # a model that is not there is told before torch is imported
     # How long idle compute threads spin. By default long enough to starve the other one when a core is busy with
     # something else: a decode step then takes 172 ms, and 102 ms with this; 64 and 60 ms on an idle machine.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")

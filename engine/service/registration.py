@@ -95,11 +95,15 @@ class ServiceFiles:
 
 
 def normalised(config: EngineConfig) -> EngineConfig:
-    """The same settings with a model path made absolute, so that every working folder finds one service."""
-    is_path = not config.model.startswith("hf:") and (
-        config.model.endswith(".gguf") or any(mark in config.model for mark in ("/", os.sep, "~"))
+    """The same settings with model paths made absolute, so that every working folder finds one service."""
+    return replace(config, model=_absolute(config.model), draft_model=_absolute(config.draft_model))
+
+
+def _absolute(model: str) -> str:
+    is_path = not model.startswith("hf:") and (
+        model.endswith(".gguf") or any(mark in model for mark in ("/", os.sep, "~"))
     )
-    return replace(config, model=str(absolute_path(config.model).resolve())) if is_path else config
+    return str(absolute_path(model).resolve()) if is_path else model
 
 
 def service_key(config: EngineConfig) -> str:

@@ -44,7 +44,7 @@ class _RandomUse(RuleBasedStateMachine):
         earlier = self.bench.added[known % len(self.bench.added)].token_ids if self.bench.added else []
         prompt = earlier[:num_known] + new
         deadline_s = None if patience_s is None else self.now_s + patience_s
-        self.bench.add(Sequence(prompt, len(prompt) + num_new, lane, self.now_s, deadline_s, session))
+        self.bench.add(Sequence(prompt, len(prompt) + num_new, lane, deadline_s, session))
 
     @rule(lane=st.sampled_from(Lane), num_right=st.integers(0, 4))
     def start(self, lane: Lane, num_right: int) -> None:

@@ -350,6 +350,8 @@ def test_key_names_model_and_settings(state_dir: Path, tmp_path: Path, monkeypat
     assert one == same != other
     assert one.key.startswith("m.gguf-")
     assert normalised(EngineConfig(model="hf:org/repo")).model == "hf:org/repo"
+    assert normalised(EngineConfig(draft_model="./d.gguf")).draft_model == str((tmp_path / "d.gguf").resolve())
+    assert normalised(EngineConfig()) == EngineConfig()
     assert normalised(EngineConfig()) == EngineConfig()
 
 
