@@ -100,6 +100,8 @@ class FileServer:
     status: int = 200
     wheels: Path | None = None
     chunk_pause_s: float = 0.0
+    quick_part: str = ""
+    """Part of the paths that are sent without pauses."""
     api_pause_s: float = 0.0
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     """Path and Range header of each."""
@@ -162,7 +164,8 @@ def _handler(server: FileServer) -> type[BaseHTTPRequestHandler]:
             if server.break_after_bytes is not None and not is_api and server.num_breaks > 0:
                 server.num_breaks -= 1
                 body = body[: server.break_after_bytes]
-            self.send_body(body, 0.0 if is_api else server.chunk_pause_s)
+            is_quick = is_api or bool(server.quick_part and server.quick_part in self.path)
+            self.send_body(body, 0.0 if is_quick else server.chunk_pause_s)
             self.close_connection = True
 
         def redirect(self, url: str) -> None:

