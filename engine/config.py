@@ -7,7 +7,11 @@ from typing import Any
 
 from engine.errors import ConfigError
 
+AUTO_MODEL = "auto"
+"""Stands for the best model that fits this machine; see ``engine.machine.auto``."""
+
 DEFAULT_MODEL = "qwen2.5-coder-0.5b"
+"""Of benchmarks, which must not depend on what fits."""
 
 PROMPT_FORMATS = (
     "qwen",
@@ -24,6 +28,7 @@ PROMPT_FORMATS = (
 """Names of the prompt formats in ``engine.fim``, for those who cannot import a tokenizer."""
 
 MAX_THREADS = 256
+MAX_NICENESS = 19
 MIN_CONTEXT_TOKENS = 256
 
 
@@ -64,16 +69,24 @@ PROFILES = {
 class EngineConfig:
     """What to load and how to compute with it."""
 
-    model: str = DEFAULT_MODEL
-    """Catalogue name, path to a ``.gguf``, Hugging Face folder, or ``hf:org/repo[/file]``."""
+    model: str = AUTO_MODEL
+    """Catalogue name, path to a ``.gguf``, Hugging Face folder, ``hf:org/repo[/file]``, or ``auto`` (the best that is
+    on this machine and quick enough)."""
     dtype: str = "auto"
     """``bfloat16``, ``float32`` or ``auto`` (bfloat16)."""
     precision: str = "auto"
-    """``exact`` computes in ``dtype``, ``int8`` with int8 weights; ``auto`` is int8 where the CPU is made for it."""
+    """``exact`` computes in ``dtype``, ``int8`` with int8 weights, ``mixed`` with those of four bits that the file has,
+    ``int4`` with four-bit weights throughout; ``auto`` is mixed, int8 or exact: the first that can be had."""
+    kernels: str = "auto"
+    """``auto`` compiles the layers with the machine's C++ compiler where that makes them faster; ``torch`` never."""
     device: str = "auto"
     """``cpu``, ``cuda`` or ``auto`` (CUDA where torch finds it)."""
     num_threads: int = 0
-    """Compute threads; 0 takes one per physical core."""
+    """Compute threads; 0 takes one per physical core that the process may use."""
+    niceness: int = 0
+    """How willingly the service gives way to other programs, 0 to 19; a suggestion then takes longer beside them."""
+    max_memory_mb: int = 0
+    """Most MiB of weights and cache; 0 is half of what is free. What needs more is loaded in a smaller precision."""
     max_context_tokens: int = 8192
     """Most tokens a prompt and its completion may hold together; bounds the KV memory."""
     fim_family: str = "auto"
@@ -109,9 +122,12 @@ def one_of(*values: str) -> Rule:
 SERVICE_RULES: dict[str, Rule] = {
     "engine.model": (bool, "a model's name or path"),
     "engine.dtype": one_of("auto", "bfloat16", "float32"),
-    "engine.precision": one_of("auto", "exact", "int8"),
+    "engine.precision": one_of("auto", "exact", "int8", "mixed", "int4"),
+    "engine.kernels": one_of("auto", "torch"),
     "engine.device": one_of("auto", "cpu", "cuda"),
     "engine.num_threads": (lambda value: 0 <= value <= MAX_THREADS, f"0 (automatic) to {MAX_THREADS}"),
+    "engine.niceness": (lambda value: 0 <= value <= MAX_NICENESS, f"0 (as it was started) to {MAX_NICENESS}"),
+    "engine.max_memory_mb": (lambda value: value >= 0, "0 (automatic) or more MiB"),
     "engine.max_context_tokens": (lambda value: value >= MIN_CONTEXT_TOKENS, f"{MIN_CONTEXT_TOKENS} or more"),
     "engine.fim_family": one_of("auto", *PROMPT_FORMATS),
     "engine.profile": one_of(*PROFILES),

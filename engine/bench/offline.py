@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.bench.published import CONTEXT_TOKENS, OFFLINE_KV_MB
+from engine.bench.published import OFFLINE_KV_MB
 from engine.bench.roofline import MachineRates, ceiling, measure_rates
 from engine.bench.settings import PUBLISHED, SORTED, OfflineSettings
 from engine.bench.subject import Subject, capped, request_of
 from engine.bench.workloads import Item, longest_first, offline_workload
 from engine.engine import Engine
+from engine.machine.synthetic import CONTEXT_TOKENS
 from engine.model.config import ModelConfig
 from engine.request import Finished, Lane
 

@@ -1,6 +1,7 @@
 """Results as a picture, where matplotlib is installed. Light: imports no torch."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +12,62 @@ _TIMES = {
     "offline": ("wall time, s", (("wall_s", ""),)),
 }
 _MARKERS = ("o", "s")
+_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 
 
 def write_plot(report: Report, folder: Path) -> Path | None:
-    """Times and tokens per second over the cap, as PNG; None where matplotlib is not installed."""
+    """The report's times as PNG; None where matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return None
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    times, speed = figure.subplots(1, 2)
-    label, time_names = _TIMES[report.benchmark]
-    for axes, title in ((times, label), (speed, "output tokens per second")):
-        _set_up(axes, title)
-    for name, rows, style in _lines(report):
-        for (value, what), marker in zip(time_names, _MARKERS, strict=False):
-            _draw(times, rows, value, f"{name} {what}".strip(), style + marker)
-        _draw(speed, rows, "output_tokens_per_s", name, style + _MARKERS[0])
-    times.legend(fontsize="small")
+    if report.benchmark == "step":
+        _draw_step(figure, report)
+    else:
+        _draw_caps(figure, report)
     path = folder / f"{report.benchmark}.png"
     figure.savefig(path, dpi=120)
     return path
 
 
-def _set_up(axes: Any, title: str) -> None:
+def _draw_caps(figure: Any, report: Report) -> None:
+    """Times and tokens per second over the cap."""
+    times, speed = figure.subplots(1, 2)
+    label, time_names = _TIMES[report.benchmark]
+    for axes, title in ((times, label), (speed, "output tokens per second")):
+        _set_up(axes, title, "requests at once, at most")
+    for name, rows, style in _lines(report):
+        for (value, what), marker in zip(time_names, _MARKERS, strict=False):
+            _draw(times, rows, value, f"{name} {what}".strip(), style + marker)
+        _draw(speed, rows, "output_tokens_per_s", name, style + _MARKERS[0])
+    times.legend(fontsize="small")
+
+
+def _draw_step(figure: Any, report: Report) -> None:
+    """Time per row over the rows, above what reading and multiplying take at least."""
+    axes = figure.subplots()
+    _set_up(axes, "time of a pass per row, ms", "rows")
+    for result, colour in zip(report.results, cycle(_COLOURS), strict=False):
+        rates = result.roofline
+        assert rates is not None
+        rows = sorted(result.rows, key=lambda row: int(row["num_rows"]))
+        counts = [row["num_rows"] for row in rows]
+        lines = (
+            (f"{result.model}, {result.facts['dtype']}", "o-", [row["median_ms"] for row in rows]),
+            ("  bytes at the read bandwidth", "--", [row["read_bytes"] / rates["read_gb_per_s"] / 1e6 for row in rows]),
+            ("  operations at the product rate", ":", [row["num_ops"] / rates["product_tops"] / 1e9 for row in rows]),
+        )
+        for label, style, times_ms in lines:
+            per_row = [ms / count for ms, count in zip(times_ms, counts, strict=True)]
+            axes.plot(counts, per_row, style, color=colour, label=label)
+    axes.yaxis.set_minor_formatter("")  # over so many powers of ten they would overlap
+    axes.legend(fontsize="small")
+
+
+def _set_up(axes: Any, title: str, x_label: str) -> None:
     axes.set_title(title)
-    axes.set_xlabel("requests at once, at most")
+    axes.set_xlabel(x_label)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:g}")

@@ -51,6 +51,53 @@ OFFLINE_COLUMNS = (
     Column("ceiling s", "ceiling_s", num_decimals=2),
     Column("× ceiling", "times_ceiling", num_decimals=2),
 )
+STEP_COLUMNS = (
+    Column("rows", "num_rows"),
+    Column("ms", "median_ms", num_decimals=1),
+    Column("least ms", "least_ms", num_decimals=1),
+    Column("MB", "read_bytes", scale=1e-6),
+    Column("GB/s", "gb_per_s", num_decimals=1),
+    Column("of read %", "read_share", scale=100.0),
+    Column("GOP/s", "gop_per_s"),
+)
+STEP_SHARES = (
+    Column("rows", "num_rows"),
+    Column("qkv %", "qkv_share", scale=100.0),
+    Column("output %", "output_share", scale=100.0),
+    Column("gate_up %", "gate_up_share", scale=100.0),
+    Column("down %", "down_share", scale=100.0),
+    Column("head %", "head_share", scale=100.0),
+    Column("attention %", "attention_share", scale=100.0),
+    Column("rest %", "rest_share", scale=100.0),
+)
+_RATES = {
+    "offline": "ceiling: all tokens at {product_tops:.2f} TOP/s ({product_kind} product), no decode step faster than "
+    "its weights are read as int8 at {read_gb_per_s:.1f} GB/s; measured here",
+    "step": "this machine reads {read_gb_per_s:.1f} GB/s (at best {best_read_gb_per_s:.1f}) and computes "
+    "{product_tops:.2f} TOP/s ({product_kind} product); measured here",
+}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A ratio that was measured, and what is asked of it."""
+
+    name: str
+    value: float
+    limit: float
+    is_least: bool
+    """Whether the limit is the least that is asked, or the most."""
+    is_met: bool
+
+    @classmethod
+    def at_least(cls, name: str, value: float, limit: float) -> "Bar":
+        """The value must not be below."""
+        return cls(name, value, limit, is_least=True, is_met=value >= limit)
+
+    @classmethod
+    def at_most(cls, name: str, value: float, limit: float) -> "Bar":
+        """The value must not be above."""
+        return cls(name, value, limit, is_least=False, is_met=value <= limit)
 
 
 @dataclass(frozen=True)
@@ -62,6 +109,8 @@ class ModelResult:
     rows: list[dict[str, Any]]
     published: list[dict[str, Any]] = field(default_factory=list)
     roofline: dict[str, Any] | None = None
+    bars: list[Bar] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -84,8 +133,8 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
     return float(np.percentile(values, percent)) if values else None
 
 
-def print_report(report: Report, columns: Sequence[Column], console: Console) -> None:
-    """Tables and notes, and as the last line the JSON object."""
+def print_report(report: Report, tables: Sequence[Sequence[Column]], console: Console) -> None:
+    """Each model's tables, by their columns, and notes; as the last line the JSON object."""
     machine = report.machine
     console.print(
         f"[bold]{report.benchmark}[/] on {escape(str(machine['cpu']))}, {machine['num_threads']} threads, "
@@ -94,28 +143,42 @@ def print_report(report: Report, columns: Sequence[Column], console: Console) ->
     )
     for result in report.results:
         console.print()
-        console.print(_table(result, columns))
-        for line in _remarks(result):
+        console.print(escape(_title(result)), style="italic", soft_wrap=True)
+        for columns in tables:
+            console.print(_table(result, columns))
+        for bar in result.bars:
+            console.print(escape(_bar_line(bar)), style="green" if bar.is_met else "red", soft_wrap=True)
+        for line in _remarks(result, report.benchmark):
             console.print(escape(line), style="dim", soft_wrap=True)
-    console.print("\nWhat is measured, and what the published system does differently:")
+    console.print("\nWhat is measured, and how:")
     for note in report.notes:
         console.print(f"- {escape(note)}", soft_wrap=True)
     console.file.write(report.as_json() + "\n")
 
 
-def _table(result: ModelResult, columns: Sequence[Column]) -> Table:
+def _title(result: ModelResult) -> str:
     facts = result.facts
-    title = f"{escape(result.model)}: {facts['num_parameters']:,} parameters, {facts['dtype']} on {facts['device']}"
+    return f"{result.model}: {facts['num_parameters']:,} parameters, {facts['dtype']} on {facts['device']}"
+
+
+def _table(result: ModelResult, columns: Sequence[Column]) -> Table:
     used = [column for column in columns if any(row.get(column.name) is not None for row in result.rows)]
-    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    table.add_column("")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    if result.published:
+        table.add_column("")
     for column in used:
         table.add_column(column.header, justify="right", no_wrap=True)
     for row in result.rows:
-        table.add_row("midline", *(_cell(row.get(column.name), column) for column in used))
+        source = ["midline"] if result.published else []
+        table.add_row(*source, *(_cell(row.get(column.name), column) for column in used))
     for row in result.published:
         table.add_row("published", *(_cell(row.get(column.name), column) for column in used), style="dim")
     return table
+
+
+def _bar_line(bar: Bar) -> str:
+    asked = f"{'at least' if bar.is_least else 'at most'} {bar.limit:.2f}"
+    return f"{bar.name}: {bar.value:.2f}, asked {asked}: {'met' if bar.is_met else 'missed'}"
 
 
 def _cell(value: Any, column: Column) -> str:
@@ -124,18 +187,14 @@ def _cell(value: Any, column: Column) -> str:
     return value if isinstance(value, str) else f"{value * column.scale:.{column.num_decimals}f}"
 
 
-def _remarks(result: ModelResult) -> list[str]:
-    remarks = []
+def _remarks(result: ModelResult, benchmark: str) -> list[str]:
+    remarks = list(result.remarks)
     if result.published:
         remarks.append(
             f"published: {published.CONDITIONS}; another machine, so compare how the rows of each change with the cap"
         )
     if result.roofline:
-        rates = result.roofline
-        remarks.append(
-            f"ceiling: all tokens at {rates['product_tops']:.2f} TOP/s ({rates['product_kind']} product), no decode "
-            f"step faster than its weights are read as int8 at {rates['read_gb_per_s']:.1f} GB/s; measured here"
-        )
+        remarks.append(_RATES[benchmark].format(**result.roofline))
     return remarks
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from engine.bench.workloads import Item, decode_rows
+from engine.machine.predict import layer_weights
 from engine.model.config import ModelConfig
 
-_READ_BYTES = 2**29
+READ_BYTES = 2**29
 _NUM_TRIES = 10
 _ROWS, _INNER, _OUTER = 512, 2048, 4096
+PRODUCT_OPS = 2 * _ROWS * _INNER * _OUTER
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,20 @@ class Ceiling:
 
 def measure_rates() -> MachineRates:
     """Takes a second or two."""
-    buffer = torch.ones(_READ_BYTES // 4)
-    read_s = min(_best_s(buffer.sum), _best_s(buffer.amax))
-    num_ops = 2 * _ROWS * _INNER * _OUTER
-    seconds = {kind: _best_s(product) for kind, product in _products().items()}
-    kind = min(seconds, key=seconds.__getitem__)
-    return MachineRates(_READ_BYTES / read_s / 1e9, num_ops / seconds[kind] / 1e12, kind)
+    kind, product = fastest_product()
+    return MachineRates(READ_BYTES / _best_s(fastest_read()) / 1e9, PRODUCT_OPS / _best_s(product) / 1e12, kind)
+
+
+def fastest_read() -> Callable[[], object]:
+    """Reads ``READ_BYTES`` from memory, far beyond the caches, in whichever way is faster here."""
+    buffer = torch.ones(READ_BYTES // 4)
+    ways: tuple[Callable[[], object], ...] = (buffer.sum, buffer.amax)
+    return min(ways, key=_best_s)
+
+
+def fastest_product() -> tuple[str, Callable[[], object]]:
+    """``MachineRates.product_kind``, and a product of that kind with ``PRODUCT_OPS`` operations."""
+    return min(_products().items(), key=lambda item: _best_s(item[1]))
 
 
 def ceiling(shape: ModelConfig, items: Sequence[Item], cap: int, rates: MachineRates) -> Ceiling:
@@ -62,13 +72,6 @@ def ceiling(shape: ModelConfig, items: Sequence[Item], cap: int, rates: MachineR
         decode_s=sum(max(read_s, rows * row_s) for rows in rows_of_steps),
         num_steps=len(rows_of_steps),
     )
-
-
-def layer_weights(shape: ModelConfig) -> int:
-    """Weights of all layers: each is one multiplication and one addition per token, and one byte in int8."""
-    heads, kv_heads = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    attention = shape.hidden_size * (heads + 2 * kv_heads) + heads * shape.hidden_size
-    return shape.num_layers * (attention + 3 * shape.hidden_size * shape.ffn_size)
 
 
 def _products() -> dict[str, Callable[[], object]]:

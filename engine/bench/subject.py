@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from engine.bench.published import CONTEXT_TOKENS, write_published_model
+from engine.bench.published import write_published_model
 from engine.bench.settings import PUBLISHED
 from engine.bench.workloads import Item, warm_up_workload
 from engine.checkpoint.source import open_checkpoint
@@ -18,6 +18,8 @@ from engine.checkpoint.store import resolve_model
 from engine.config import PROFILES, EngineConfig, LaneLimits, Profile
 from engine.engine import Engine
 from engine.fim import LEFT_TO_RIGHT
+from engine.machine.record import cpu_name
+from engine.machine.synthetic import CONTEXT_TOKENS
 from engine.model.config import ModelConfig
 from engine.request import CompletionRequest, Lane, SamplingParams
 
@@ -89,19 +91,10 @@ def request_of(item: Item, lane: Lane, session: str = "") -> CompletionRequest:
 def machine_facts() -> dict[str, str | int]:
     """What a reader must know to compare the numbers."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "num_cpus": os.cpu_count() or 0,
         "num_threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

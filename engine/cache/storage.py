@@ -35,6 +35,10 @@ class KVStorage:
         """Bytes reserved."""
         return self._blocks.numel() * self._blocks.element_size()
 
+    def addresses(self, layer: int) -> tuple[int, int]:
+        """Where a layer's keys and values begin in memory: each ``[blocks, block tokens, kv_heads, head_dim]``."""
+        return self._blocks[layer, 0].data_ptr(), self._blocks[layer, 1].data_ptr()
+
     def clear(self, blocks: list[int]) -> None:
         """Zero blocks: what attention masks is multiplied by zero, which NaN would survive."""
         self.fill(blocks, 0.0)

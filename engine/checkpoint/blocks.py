@@ -13,6 +13,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize as reference_dequantize
 from torch import Tensor
 
+from engine.checkpoint.groups import Groups
 from engine.errors import CheckpointError
 
 _CHUNK_VALUES = 1 << 18  # values converted at a time: 1 MB of float32, which stays in the CPU's cache
@@ -38,6 +39,22 @@ def _fifth_bits(packed: Tensor) -> Tensor:
     shifts = torch.arange(8, dtype=torch.uint8)
     bits = (packed.unsqueeze(2) >> shifts) & 1
     return bits.reshape(packed.shape[0], 32) << 4
+
+
+def _q4_0_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    scales = _half(blocks, 0)
+    return _nibbles(blocks[:, 2:]), scales, -8 * scales
+
+
+def _q4_1_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return _nibbles(blocks[:, 4:]), _half(blocks, 0), _half(blocks, 2)
+
+
+def _q4_k_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    packed = blocks[:, 16:].reshape(-1, 4, 1, 32)
+    values = torch.cat((packed & 0x0F, packed >> 4), dim=2)
+    scales, minima = _k_scales(blocks[:, 4:16])
+    return values, _half(blocks, 0) * scales.squeeze(2), -_half(blocks, 2) * minima.squeeze(2)
 
 
 def _q4_0(blocks: Tensor) -> Tensor:
@@ -112,6 +129,12 @@ _UNPACK: dict[GGMLQuantizationType, Callable[[Tensor], Tensor]] = {
     GGMLQuantizationType.Q6_K: _q6_k,
 }
 FAST_TYPES = tuple(_UNPACK)
+_GROUPS: dict[GGMLQuantizationType, Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]] = {
+    GGMLQuantizationType.Q4_0: _q4_0_groups,
+    GGMLQuantizationType.Q4_1: _q4_1_groups,
+    GGMLQuantizationType.Q4_K: _q4_k_groups,
+}
+"""Formats whose weights are four bits with a scale and a minimum for each 32: these, group by group."""
 
 
 def dequantize_into(out: Tensor, raw: npt.NDArray[np.uint8], block_type: GGMLQuantizationType) -> None:
@@ -135,6 +158,22 @@ def dequantize_into(out: Tensor, raw: npt.NDArray[np.uint8], block_type: GGMLQua
         else:
             values = _unpack_slowly(blocks[start : start + step], block_type)
         flat[start * block_size : (start + piece.shape[0]) * block_size].copy_(values.reshape(-1))
+
+
+def has_groups(block_type: GGMLQuantizationType) -> bool:
+    """Whether ``read_groups`` has an answer for a format."""
+    return block_type in _GROUPS
+
+
+def read_groups(raw: npt.NDArray[np.uint8], block_type: GGMLQuantizationType) -> Groups | None:
+    """The four-bit weights of a tensor as they are stored, ``raw`` as above; None for other formats."""
+    unpack = _GROUPS.get(block_type)
+    if unpack is None:
+        return None
+    _, type_size = GGML_QUANT_SIZES[block_type]
+    values, scales, minima = unpack(torch.from_numpy(raw.reshape(-1, type_size).copy()))
+    rows = len(raw)
+    return Groups(values.reshape(rows, -1), scales.reshape(rows, -1), minima.reshape(rows, -1))
 
 
 def _unpack_slowly(blocks: npt.NDArray[np.uint8], block_type: GGMLQuantizationType) -> Tensor:

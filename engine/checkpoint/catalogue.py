@@ -8,6 +8,8 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
+from engine.machine.predict import ModelSize
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -50,6 +52,9 @@ class CatalogueEntry:
     family: str
     num_parameters: int
     size_bytes: int
+    """Of the file."""
+    size: ModelSize
+    """What time and memory depend on."""
     licence: str
     context_tokens: int
     fim_family: str
@@ -62,9 +67,9 @@ class CatalogueEntry:
 
 
 def _parse_entry(raw: dict[str, Any]) -> CatalogueEntry:
-    hub, wheels = raw.pop("hub", None), raw.pop("wheels", None)
+    hub, wheels, size = raw.pop("hub", None), raw.pop("wheels", None), ModelSize(**raw.pop("size"))
     return CatalogueEntry(
-        **raw, hub=HubSource(**hub) if hub else None, wheels=WheelSource(**wheels) if wheels else None
+        **raw, size=size, hub=HubSource(**hub) if hub else None, wheels=WheelSource(**wheels) if wheels else None
     )
 
 

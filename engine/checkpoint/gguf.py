@@ -152,6 +152,20 @@ class GGUFFile:
         self._position = end
         return text
 
+    def _strings(self, count: int) -> list[str]:
+        """Many strings: a vocabulary has 300,000, and a call for each takes longer than reading the weights."""
+        buffer, at, size = self._buffer, self._position, len(self._buffer)
+        length_of, width = struct.Struct("<Q").unpack_from, 8
+        strings = []
+        for _ in range(count):
+            start = at + width
+            at = start + length_of(buffer, at)[0]
+            if at > size:
+                raise IndexError(at)
+            strings.append(buffer[start:at].decode("utf-8", "surrogateescape"))
+        self._position = at
+        return strings
+
     def _value(self, type_id: int) -> Any:
         if type_id == GGUFValueType.STRING:
             return self._string()
@@ -169,6 +183,8 @@ class GGUFFile:
         layout = _SCALARS.get(item_type)  # type: ignore[call-overload]
         if item_type == GGUFValueType.ARRAY:
             raise CheckpointError(f"{self.path} is damaged: it has an array of arrays")
+        if item_type == GGUFValueType.STRING:
+            return self._strings(length)
         if layout is None:
             return [self._value(item_type) for _ in range(length)]
         values = struct.unpack_from(f"<{length}{layout[1]}", self._buffer, self._position)

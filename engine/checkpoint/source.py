@@ -5,6 +5,7 @@ missing: a tensor the decoder does not use, or a parameter without tensor, is an
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Protocol
 
@@ -14,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.checkpoint import vocabulary
-from engine.checkpoint.blocks import dequantize_into
+from engine.checkpoint.blocks import dequantize_into, has_groups, read_groups
 from engine.checkpoint.gguf import GGUFFile
+from engine.checkpoint.groups import Groups, stacked
 from engine.checkpoint.names import NameMap, gguf_names, hf_names
 from engine.errors import CheckpointError
 from engine.model.config import ModelConfig, config_from_gguf, config_from_json
@@ -39,6 +41,12 @@ class Checkpoint(Protocol):
 
     def read_into(self, parameter: str, out: Tensor) -> None:
         """Fill ``out`` (of the parameter's shape, any float dtype) with the parameter."""
+
+    def groups(self, parameter: str) -> Groups | None:
+        """The parameter's four-bit weights, where the file has all of them in such groups."""
+
+    def four_bit_share(self) -> float:
+        """Of the layers' products, the share of weights for which ``groups`` has an answer."""
 
     def rope_factors(self) -> Tensor | None:
         """Divisors of the rotary frequencies, float32 ``[head_dim / 2]``, where the file carries them."""
@@ -103,9 +111,34 @@ class GGUFCheckpoint:
             rows = out[row : row + info.shape[0]]
             dequantize_into(rows, self._file.raw(part), info.block_type)
             self._file.release(part)
-            if self.config.architecture == "llama" and (".attn_q." in part or ".attn_k." in part):
+            if self._is_permuted(part):
                 _unpermute(rows, self.config.head_dim)
             row += info.shape[0]
+
+    def groups(self, parameter: str) -> Groups | None:
+        """Those of the parts, one after the other; None when one of the parts has other blocks."""
+        found = []
+        for part in self._names[parameter]:
+            groups = read_groups(self._file.raw(part), self._file.tensors[part].block_type)
+            if groups is None:
+                return None
+            self._file.release(part)
+            if self._is_permuted(part):
+                for own in (groups.values, groups.scales, groups.minima):
+                    _unpermute(own, self.config.head_dim)
+            found.append(groups)
+        return stacked(found)
+
+    def four_bit_share(self) -> float:
+        """By the tensors' block types."""
+        sizes = {name: math.prod(shape) for name, shape in self.parameter_shapes().items() if len(shape) == 2}
+        layers = {name: size for name, size in sizes.items() if name.startswith("layers.")}
+        types = self._file.tensors
+        is_four = {name: all(has_groups(types[part].block_type) for part in self._names[name]) for name in layers}
+        return sum(size for name, size in layers.items() if is_four[name]) / sum(layers.values())
+
+    def _is_permuted(self, part: str) -> bool:
+        return self.config.architecture == "llama" and (".attn_q." in part or ".attn_k." in part)
 
     def rope_factors(self) -> Tensor | None:
         """The file's ``rope_freqs.weight``, which llama 3.1 exports carry."""
@@ -185,6 +218,14 @@ class HFCheckpoint:
                 tensor = tensors.get_tensor(part)
             out[row : row + tensor.shape[0]].copy_(tensor)
             row += tensor.shape[0]
+
+    def groups(self, parameter: str) -> Groups | None:
+        """None: such a folder has floating-point weights."""
+        return None
+
+    def four_bit_share(self) -> float:
+        """None of them."""
+        return 0.0
 
     def rope_factors(self) -> Tensor | None:
         """None: the configuration says how frequencies are scaled."""

@@ -1,7 +1,8 @@
 """The model store: from the name of a model to its files, and the ways in and out of the store. Light.
 
 Every place that takes a model takes the same names: one of the catalogue, the path of a ``.gguf``, a Hugging
-Face folder, or ``hf:org/repo[/file]``. Resolving never touches the network and never hashes; pulling does.
+Face folder, or ``hf:org/repo[/file]``; what ``auto`` stands for is settled before (``engine.machine.auto``).
+Resolving never touches the network and never hashes; pulling does.
 """
 
 import difflib
@@ -13,7 +14,9 @@ from pathlib import Path
 
 from engine.checkpoint.catalogue import CatalogueEntry, load_catalogue
 from engine.checkpoint.download import PARTIAL_DIR, ProgressSink, disk_errors, download_lock, find_partials
+from engine.checkpoint.packed import packed_files
 from engine.checkpoint.record import RECORD_SUFFIX, Record, read_record
+from engine.config import AUTO_MODEL
 from engine.errors import CheckpointError, ModelNotDownloadedError, UnknownModelError
 from engine.paths import absolute_path, models_dir
 
@@ -149,6 +152,8 @@ def parse_stored_name(name: str) -> StoredName | None:
     """What the store keeps under ``name``; None if it is no name of the catalogue and no ``hf:`` name."""
     if not name.strip():
         raise UnknownModelError("the model's name is empty; run: midline models list")
+    if name == AUTO_MODEL:  # which stands for one that is here, wherever there is one
+        raise ModelNotDownloadedError("no model is on this machine yet; run: midline models pull")
     if name.startswith(HUB_PREFIX):
         match = _HUB_NAME.fullmatch(name)
         if match is None or ".." in name:
@@ -206,10 +211,12 @@ def _listed(stored: StoredName) -> ListedModel:
 def _paths_of(stored: StoredName) -> Iterator[Path]:
     """What the store holds under the name: the record first, for no record may outlive its files."""
     record = read_record(stored.record_path)
+    packed = packed_files(stored.resolved(record).path) if record else []
     if stored.record_path.exists():
         yield stored.record_path
     files = {stored.file} if stored.file else {file.path for file in record.files} if record else set()
     yield from (path for file in files if (path := stored.folder / file).exists())
+    yield from packed
     yield from _partials_of(stored)
 
 

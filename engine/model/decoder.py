@@ -11,9 +11,9 @@ from engine.cache.storage import KVStorage
 from engine.model.batch import Batch, Span, build_batch
 from engine.model.config import ModelConfig
 from engine.model.layers import Rotary, attend, rms_norm, rotate
-from engine.model.linear import Int8Linear, Linear
+from engine.model.linear import Int4Linear, Int8Linear, Linear
 
-AnyLinear = Linear | Int8Linear
+AnyLinear = Linear | Int8Linear | Int4Linear
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,11 @@ class Decoder:
         return layer.output(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of every token after each of ``hidden`` ``[rows, hidden_size]``: float32 ``[rows, vocab_size]``."""
+    def logits(self, hidden: Tensor, token_ids: Tensor | None = None) -> Tensor:
+        """Scores of every token after each of ``hidden`` ``[rows, hidden_size]``: float32 ``[rows, vocab_size]``.
+
+        ``token_ids`` are those that are wanted, where not all are: a packed product computes all the same.
+        """
         return self._head(rms_norm(hidden, self._norm, self.config.rms_eps)).float()
 
 
@@ -100,6 +103,11 @@ class ForwardPass:
     def num_rows(self) -> int:
         """Tokens that are computed."""
         return len(self._x)
+
+    @property
+    def num_keys(self) -> tuple[int, int]:
+        """Keys that are wanted by a row of attention, and keys that are read with padding; for measuring."""
+        return self.batch.num_keys
 
     @torch.inference_mode()
     def advance(self) -> None:

@@ -6,6 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.checkpoint.groups import GROUP, Groups
+from engine.model.config import ModelConfig
+
 _LARGEST = 127
 _ZERO_POINT = 128
 _MAX_ROTATED = 64
@@ -25,6 +28,14 @@ def can_int8() -> bool:
     has_both = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(torch.ops.onednn, "qlinear_pointwise")
     has_vnni = getattr(torch.cpu, "_is_vnni_supported", bool)  # a torch that cannot tell counts as one without
     return can_prepack() and has_both and bool(has_vnni())
+
+
+def can_int4(shape: ModelConfig) -> bool:
+    """Whether torch has a product of four-bit weights for CPUs, and of these sizes."""
+    heads, kv_heads = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    inputs, outputs = (shape.hidden_size, heads, shape.ffn_size), (heads + 2 * kv_heads, shape.hidden_size)
+    is_whole = all(size % GROUP == 0 for size in inputs) and all(size % 16 == 0 for size in outputs)
+    return is_whole and hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu")
 
 
 class Linear:
@@ -97,6 +108,26 @@ class Int8Linear:
             *(None, 1.0, 0, x.dtype, "none", [], ""),
         )
         return y.mul_(largest)
+
+
+class Int4Linear:
+    """The same with four-bit weights in groups, in little memory: slower than int8 for more than a row or two."""
+
+    def __init__(self, groups: Groups, bias: Tensor | None = None) -> None:
+        """The outputs must be a multiple of 16."""
+        self.out_features, self.in_features = groups.values.shape
+        self.bias = bias
+        self.is_packed = True
+        self._weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(groups.values.int(), 1)
+        # torch counts from -8
+        minima = groups.minima + 8 * groups.scales
+        self._scales = torch.stack((groups.scales, minima), dim=2).transpose(0, 1).contiguous().bfloat16()
+        self.num_bytes = sum(part.numel() * part.element_size() for part in (self._weight, self._scales))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``x`` is bfloat16 ``[rows, in]``; returns bfloat16 ``[rows, out]``."""
+        y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self._weight, GROUP, self._scales)
+        return y if self.bias is None else y.add_(self.bias)
 
 
 def _quantise(weight: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,25 +6,27 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from engine.checkpoint.groups import Groups, round_to_groups
 from engine.checkpoint.source import Checkpoint
 from engine.errors import CheckpointError
 from engine.model.config import ModelConfig
 from engine.model.decoder import AnyLinear, Decoder, Layer
 from engine.model.layers import Rotary, rope_frequencies
-from engine.model.linear import Int8Linear, Linear
+from engine.model.linear import Int4Linear, Int8Linear, Linear, can_int8
 
 
 def load_decoder(
-    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, num_positions: int, is_int8: bool = False
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, num_positions: int, precision: str = "exact"
 ) -> tuple[Decoder, int]:
     """Read every parameter once, in ``dtype``, onto ``device``; return the decoder and the bytes it takes.
 
-    With ``is_int8`` the products' weights are int8. Parameters are read one at a time by each of two threads, and
+    ``precision`` is ``exact``, or ``int8`` or ``int4`` for the products' weights, of which int4 leaves the head in the
+    best form there is. Parameters are read one at a time by each of two threads, and
     packed before the next is read, so the peak is little more than the loaded size and the largest parameter.
     """
     config = checkpoint.config
-    _check_shapes(config, checkpoint.parameter_shapes())
-    parameters = _Parameters(checkpoint, dtype, device, is_int8)
+    check_shapes(config, checkpoint.parameter_shapes())
+    parameters = _Parameters(checkpoint, dtype, device, precision)
     # two threads: dequantising and packing use one core at a time. The head is the largest product and exists twice
     # while it is packed, so it comes first. A tied head is packed as well: a step reads all of it, but only single
     # rows of the embedding.
@@ -44,12 +46,12 @@ def load_decoder(
 class _Parameters:
     """A checkpoint's parameters in the form in which they are computed with. Safe for threads."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, is_int8: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, precision: str) -> None:
         self._checkpoint = checkpoint
         self._shapes = checkpoint.parameter_shapes()
         self._dtype = dtype
         self._device = device
-        self._is_int8 = is_int8
+        self._precision = precision
 
     def read(self, name: str) -> Tensor:
         """A parameter as it is."""
@@ -60,7 +62,9 @@ class _Parameters:
     def head(self, embedding: Tensor) -> AnyLinear:
         """The product that gives the logits; few rows at a time need them."""
         is_tied = "head.weight" not in self._shapes
-        return self._product(embedding if is_tied else self.read("head.weight"), None, has_many_rows=False)
+        weight = embedding if is_tied else self.read("head.weight")
+        is_int8 = self._precision != "exact" and can_int8()
+        return Int8Linear(weight, has_many_rows=False) if is_int8 else Linear(weight)
 
     def layer(self, index: int) -> Layer:
         """One transformer block."""
@@ -75,14 +79,17 @@ class _Parameters:
         )
 
     def _linear(self, name: str) -> AnyLinear:
-        bias = f"{name}.bias"
-        return self._product(self.read(f"{name}.weight"), self.read(bias) if bias in self._shapes else None)
+        bias = self.read(f"{name}.bias") if f"{name}.bias" in self._shapes else None
+        if self._precision == "int4":
+            return Int4Linear(self._checkpoint.groups(f"{name}.weight") or self._rounded(f"{name}.weight"), bias)
+        weight = self.read(f"{name}.weight")
+        return Int8Linear(weight, bias) if self._precision == "int8" else Linear(weight, bias)
 
-    def _product(self, weight: Tensor, bias: Tensor | None, has_many_rows: bool = True) -> AnyLinear:
-        return Int8Linear(weight, bias, has_many_rows) if self._is_int8 else Linear(weight, bias)
+    def _rounded(self, name: str) -> Groups:
+        return round_to_groups(self.read(name))
 
 
-def _check_shapes(config: ModelConfig, shapes: dict[str, tuple[int, ...]]) -> None:
+def check_shapes(config: ModelConfig, shapes: dict[str, tuple[int, ...]]) -> None:
     """Compare the tensors' shapes with what the configuration implies. Raises ``CheckpointError``."""
     hidden, heads = config.hidden_size, config.num_heads * config.head_dim
     qkv = heads + 2 * config.num_kv_heads * config.head_dim

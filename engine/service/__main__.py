@@ -26,6 +26,8 @@ import uvicorn
 from engine import __version__
 from engine.config import EngineConfig, ServiceConfig, check
 from engine.errors import ConfigError, MidlineError
+from engine.machine.auto import settled
+from engine.machine.priority import give_way
 from engine.service.app import create_app, server_config
 from engine.service.listener import HAS_UNIX_SOCKETS, listen_tcp, listen_unix, tcp_url
 from engine.service.registration import (
@@ -40,6 +42,7 @@ from engine.service.registration import (
     read_registration,
     write_registration,
 )
+from engine.service.rehearsal import measured_suggestion
 from engine.service.runtime import LoadedEngine, Runtime
 
 logger = logging.getLogger("engine.service")
@@ -64,7 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
-        service, code = _run(_parse(arguments), new_token())
+        options = _parse(arguments)
+        give_way(options.config.engine.niceness)
+        service, code = _run(options, new_token())
     except filelock.Timeout:
         logger.warning("another engine for this model and these settings is running")
         return EXIT_ALREADY_RUNNING
@@ -156,9 +161,19 @@ class _Service:
             write_registration(self._files.registration, failed)
         else:
             self._announce_ready()
+            await self._rehearse()
             await self.runtime.wait_until_idle()
             logger.info("idle, exiting")
         self._request_exit()
+
+    async def _rehearse(self) -> None:
+        """Once on a machine, measure how long a suggestion of this model takes."""
+        loaded = self.runtime.loaded
+        assert loaded is not None
+        with self.runtime.use():
+            took_ms = await measured_suggestion(self.runtime.config.engine, loaded)
+        if took_ms is not None:
+            logger.info("a suggestion of 12 tokens after a keystroke takes %.0f ms", took_ms)
 
     def _withdraw(self) -> None:
         if self.runtime.error is None:
@@ -180,9 +195,10 @@ class _Service:
         assert loaded is not None
         info = loaded.info
         logger.info(
-            "ready: %s, %s on %s with %d threads, context %d tokens, %.0f MB, loaded in %.1f s",
+            "ready: %s, %s (%s) on %s with %d threads, context %d tokens, %.0f MB, loaded in %.1f s",
             info.model,
             info.dtype,
+            info.kernels,
             info.device,
             info.num_threads,
             info.context_tokens,
@@ -252,7 +268,7 @@ def _parse(arguments: list[str] | None) -> Options:
         raise ConfigError(f"--settings: {'; '.join(reasons)}") from None
     check(config)
     return Options(
-        config=replace(config, engine=normalised(config.engine)),
+        config=replace(config, engine=normalised(settled(config.engine))),
         host=values.host,
         port=values.port,
         socket_path=values.socket_path,

@@ -50,6 +50,7 @@ class HealthReport:
     family: str = ""
     context_tokens: int = 0
     dtype: str = ""
+    kernels: str = ""
     device: str = ""
     num_threads: int = 0
     memory_bytes: int = 0

@@ -8,7 +8,7 @@ from engine.cache.kv_cache import BlockTable, KVCache
 from engine.cache.prefix_index import common_length
 from engine.cache.storage import KVStorage
 from engine.model.batch import Span
-from engine.model.decoder import Decoder
+from engine.model.contract import AnyDecoder
 
 _CHUNK_TOKENS = 128
 _WEIGHT = 0.2
@@ -17,7 +17,7 @@ _WEIGHT = 0.2
 class DraftModel:
     """The smaller model, with a cache of its own; all sequences that draft with it share both."""
 
-    def __init__(self, decoder: Decoder, storage: KVStorage, cache: KVCache, num_tokens: int) -> None:
+    def __init__(self, decoder: AnyDecoder, storage: KVStorage, cache: KVCache, num_tokens: int) -> None:
         """``num_tokens`` is the size of the vocabulary."""
         self.cache = cache
         self.decode_s = 0.0

@@ -5,12 +5,15 @@ runs in a task of its own: a request that is cancelled never cancels a model tha
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from engine.checkpoint.store import resolve_model
-from engine.config import ServiceConfig
+from engine.config import AUTO_MODEL, ServiceConfig
 from engine.errors import ModelError, ModelNotDownloadedError, ServiceError
+from engine.machine.auto import settled
 from engine.request import CompletionRequest, Delta
 from engine.service.client import ServiceClient, ServiceState
 from engine.service.launcher import ServiceLauncher
@@ -34,7 +37,9 @@ class LocalBackend:
 
     def __init__(self, config: ServiceConfig, on_status: Callable[[BackendStatus], None] | None = None) -> None:
         """``on_status`` is called on the event loop whenever the status has changed."""
-        self._launcher = ServiceLauncher(config)
+        self._config = config
+        self._launcher: ServiceLauncher | None = None
+        """None until it is known what ``auto`` stands for."""
         self._model = config.engine.model
         self._on_status = on_status
         self._status = BackendStatus(BackendState.STOPPED, self._model)
@@ -67,7 +72,7 @@ class LocalBackend:
         """Stop the service, for all who share it, and start it again."""
         await self._abandon_start()
         try:
-            await self._launcher.stop()
+            await self._stop_service()
         except ServiceError as error:
             self._report(BackendState.FAILED, str(error))
             return self._status
@@ -77,40 +82,64 @@ class LocalBackend:
     async def aclose(self) -> None:
         """Release connections; the service lives on for others."""
         await self._abandon_start()
-        await self._launcher.aclose()
+        if self._launcher is not None:
+            await self._launcher.aclose()
 
     async def _bring_up(self) -> None:
         try:
+            launcher = self._launcher or await self._settle()
             if self._ready_client is None:
                 resolve_model(self._model)
                 if self._status.state is not BackendState.FAILED:  # that stays until a new attempt has come further
                     self._report(BackendState.STARTING)
-            await self._follow_and_restart()
+            await self._follow_and_restart(launcher)
         except ModelNotDownloadedError as error:
             self._report(BackendState.MODEL_MISSING, str(error))
         except (ModelError, ServiceError) as error:
             self._report(BackendState.FAILED, str(error))
 
-    async def _follow_and_restart(self) -> None:
+    async def _settle(self) -> ServiceLauncher:
+        """A launcher for what ``auto`` stands for; this may measure the machine, which takes seconds, once.
+
+        Raises ``ModelNotDownloadedError`` when none of its models is here.
+        """
+        if self._config.engine.model == AUTO_MODEL:
+            self._report(BackendState.STARTING)
+        config = replace(self._config, engine=await asyncio.to_thread(settled, self._config.engine))
+        self._model = config.engine.model
+        if self._model == AUTO_MODEL:
+            resolve_model(self._model)
+        self._launcher = ServiceLauncher(config)
+        return self._launcher
+
+    async def _stop_service(self) -> None:
+        """Afterwards ``auto`` is settled anew: there may be a better model by now. Raises ``ServiceError``."""
+        with contextlib.suppress(ModelNotDownloadedError):  # then nothing runs, and who starts it will tell
+            launcher = self._launcher or await self._settle()
+            await launcher.stop()
+            await launcher.aclose()
+        self._launcher = None
+
+    async def _follow_and_restart(self, launcher: ServiceLauncher) -> None:
         """An engine that has crashed is started again a few times, after the launcher's pause."""
         for _ in range(_MAX_RESTARTS):
             try:
-                return await self._follow()
+                return await self._follow(launcher)
             except ServiceError as error:
-                if self._launcher.retry_in_s <= 0:
+                if launcher.retry_in_s <= 0:
                     raise
                 self._report(BackendState.STARTING, str(error))
-                await asyncio.sleep(self._launcher.retry_in_s)
-        await self._follow()
+                await asyncio.sleep(launcher.retry_in_s)
+        await self._follow(launcher)
 
-    async def _follow(self) -> None:
+    async def _follow(self, launcher: ServiceLauncher) -> None:
         """Until the engine is ready, or has told why it will not be. Raises ``ServiceError`` when it dies."""
-        client = await self._launcher.connect()
+        client = await launcher.connect()
         while client is not self._ready_client:
             try:
                 report = await client.health()
             except ServiceError:
-                client = await self._launcher.connect()  # which finds out why, and raises that
+                client = await launcher.connect()  # which finds out why, and raises that
                 continue
             state = _STATE_OF_SERVICE[report.state]
             if state is BackendState.READY:

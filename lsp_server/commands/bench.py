@@ -19,17 +19,23 @@ from engine.bench.settings import (
     ORDERS,
     PUBLISHED,
     QUICK_OFFLINE,
+    QUICK_PEERS,
     QUICK_SERVING,
+    QUICK_STEP,
     BenchSettings,
     OfflineSettings,
+    PeersSettings,
     ServingSettings,
+    StepSettings,
     check,
     make_folder,
-    parse_caps,
+    parse_counts,
 )
 from engine.checkpoint.store import parse_stored_name, resolve_model
+from engine.config import EngineConfig
 from engine.errors import ServiceError
 from engine.paths import absolute_path
+from lsp_server.commands.settle import settle
 from lsp_server.errors import UsageError
 
 
@@ -46,7 +52,7 @@ def run_serving(
 ) -> None:
     """Measure requests that come at their own times. Does not return; what is None keeps its default."""
     given = {
-        **_common(models, caps, num_requests, seed, out),
+        **_requests(models, caps, num_requests, seed, out),
         "rate_per_s": rate_per_s,
         "num_typed_tokens": num_typed_tokens,
         "is_superseding": is_superseding,
@@ -66,21 +72,77 @@ def run_offline(
     """Measure requests that are all there at the beginning. Does not return; what is None keeps its default."""
     if order not in ORDERS:
         raise UsageError(f"--order is {order!r}; it must be one of {', '.join(ORDERS)}")
-    given = {**_common(models, caps, num_requests, seed, out), "orders": ORDERS[order]}
+    given = {**_requests(models, caps, num_requests, seed, out), "orders": ORDERS[order]}
     _run("offline", replace(QUICK_OFFLINE if is_quick else OfflineSettings(), **_without_none(given)))
 
 
-def _common(
-    models: list[str] | None, caps: str | None, num_requests: int | None, seed: int, out: str | None
-) -> dict[str, Any]:
+def run_step(
+    models: list[str] | None,
+    precision: str,
+    num_cached_tokens: int | None,
+    rows: str | None,
+    num_rounds: int | None,
+    out: str | None,
+    is_quick: bool,
+) -> None:
+    """Measure forward passes by their rows. Does not return; what is None keeps its default."""
+    given = {
+        **_common(models, out),
+        "precision": precision,
+        "num_cached_tokens": num_cached_tokens,
+        "rows": None if rows is None else parse_counts("rows", rows),
+        "num_rounds": num_rounds,
+    }
+    _run("step", replace(QUICK_STEP if is_quick else StepSettings(), **_without_none(given)))
+
+
+def run_peers(
+    models: list[str] | None,
+    server: str | None,
+    speculation: str | None,
+    data: str | None,
+    precision: str,
+    num_repetitions: int | None,
+    seed: int,
+    out: str | None,
+    is_quick: bool,
+) -> None:
+    """Measure llama.cpp's server too, in turn. Does not return; what is None keeps its default."""
+    from engine.bench.llama_server import find_server
+
+    given = {
+        **_common(models, out),
+        "speculation": speculation,
+        "data": None if data is None else str(absolute_path(data)),
+        "precision": precision,
+        "num_repetitions": num_repetitions,
+        "seed": seed,
+    }
+    settings = replace(QUICK_PEERS if is_quick else PeersSettings(), **_without_none(given))
+    check(settings)
+    for model in settings.models:
+        if resolve_model(_found(model)).path.suffix != ".gguf":
+            raise UsageError(f"--model is {model}: llama.cpp reads .gguf files only; give one")
+    _run("peers", replace(settings, server=str(find_server(server))))
+
+
+def _common(models: list[str] | None, out: str | None) -> dict[str, Any]:
     if out == "":
         raise UsageError("--out is empty; it must be a folder")
     return {
         "models": tuple(models) if models else None,
-        "caps": None if caps is None else parse_caps(caps),
+        "out": None if out is None else str(absolute_path(out)),
+    }
+
+
+def _requests(
+    models: list[str] | None, caps: str | None, num_requests: int | None, seed: int, out: str | None
+) -> dict[str, Any]:
+    return {
+        **_common(models, out),
+        "caps": None if caps is None else parse_counts("caps", caps),
         "num_requests": num_requests,
         "seed": seed,
-        "out": None if out is None else str(absolute_path(out)),
     }
 
 
@@ -106,6 +168,7 @@ def _found(model: str) -> str:
     """The model's name as it holds in every working folder. Raises ``ModelError`` when it is not on this machine."""
     if model == PUBLISHED:
         return model
+    model = settle(EngineConfig(model=model)).model
     path = resolve_model(model).path
     return model if parse_stored_name(model) else str(path)
 

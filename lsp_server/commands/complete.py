@@ -17,6 +17,7 @@ from engine.errors import ServiceError
 from engine.paths import config_file
 from lsp_server.backends.base import Backend, BackendState
 from lsp_server.backends.local import LocalBackend
+from lsp_server.commands.settle import settle
 from lsp_server.completion.decide import refusal
 from lsp_server.completion.pipeline import complete
 from lsp_server.completion.request import EmptyReason, Situation, Suggestion
@@ -38,6 +39,7 @@ def run_complete(location: str, as_json: bool, model: str | None) -> None:
     if model is not None:
         config = replace(config, engine=replace(config.engine, model=model))
     if refusal(situation, config) is None:
+        config = replace(config, engine=settle(config.engine))
         resolve_model(config.engine.model)  # its error is better than that of a service which cannot start
     suggestion = asyncio.run(_suggest(situation, config))
     if suggestion.reason is EmptyReason.SERVICE_UNAVAILABLE:

@@ -11,9 +11,11 @@ from rich.markup import escape
 from rich.text import Text
 
 from engine.checkpoint.store import pull_model, resolve_model
+from engine.config import AUTO_MODEL
 from engine.errors import ModelNotDownloadedError, ServiceError
 from engine.paths import config_file
 from lsp_server.commands.models import download_progress
+from lsp_server.commands.settle import name_to_pull, settle
 from lsp_server.demo.editor import DemoEditor, Ghost
 from lsp_server.demo.script import EXAMPLE_NAME, Scene, load_script
 from lsp_server.errors import UsageError
@@ -30,7 +32,10 @@ def run_demo(model: str | None, is_fast: bool) -> None:
     config = load_config(config_file())
     if not config.enabled:
         raise UsageError(f"completions are switched off by 'enabled = false' in {config_file()}; change that first")
-    name = config.engine.model if model is None else model
+    engine = config.engine if model is None else replace(config.engine, model=model)
+    name = settle(engine).model
+    if name == AUTO_MODEL:
+        name = name_to_pull(engine)
     try:
         resolve_model(name)
     except ModelNotDownloadedError:

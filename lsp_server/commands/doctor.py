@@ -8,7 +8,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +20,21 @@ from engine import __version__
 from engine.checkpoint.store import resolve_model
 from engine.config import ServiceConfig
 from engine.errors import ConfigError, ModelError
+from engine.machine.auto import settled
 from engine.paths import config_file, models_dir, state_dir
 from engine.service.client import HealthReport, ServiceState
 from engine.service.launcher import ServiceLauncher
+from lsp_server.commands.doctor_machine import examine_machine
+from lsp_server.commands.finding import Finding
 from lsp_server.config import MidlineConfig
 from lsp_server.settings import load_config
 
 _PACKAGES = ("torch", "tokenizers", "gguf", "safetensors", "huggingface_hub", "pygls", "starlette", "httpx")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One fact, and what is wrong with it if anything is."""
-
-    section: str
-    name: str
-    value: str
-    problem: str = ""
-
-
-def run_doctor(as_json: bool, model: str | None) -> int:
-    """Print all findings; returns 1 when there is a problem, else 0."""
-    findings = list(_examine(model))
+def run_doctor(as_json: bool, model: str | None, is_measuring: bool) -> int:
+    """Print all findings; returns 1 when there is a problem, else 0. ``is_measuring`` measures the machine anew."""
+    findings = list(_examine(model, is_measuring))
     problems = [finding for finding in findings if finding.problem]
     if as_json:
         typer.echo(json.dumps(_as_dict(findings), indent=2))
@@ -50,7 +43,7 @@ def run_doctor(as_json: bool, model: str | None) -> int:
     return 1 if problems else 0
 
 
-def _examine(model: str | None) -> Iterator[Finding]:
+def _examine(model: str | None, is_measuring: bool) -> Iterator[Finding]:
     yield from _versions()
     try:
         config, problem = load_config(config_file()), ""
@@ -62,6 +55,8 @@ def _examine(model: str | None) -> Iterator[Finding]:
     yield _folder("models", models_dir(), "MIDLINE_CACHE_DIR")
     yield _folder("state", state_dir(), "MIDLINE_STATE_DIR")
     yield from _compute(config)
+    yield from examine_machine(config.engine, is_measuring)
+    config = replace(config, engine=settled(config.engine))
     yield from _model(config)
     yield from _service(config)
 
@@ -99,8 +94,6 @@ def _compute(config: MidlineConfig) -> Iterator[Finding]:
     problem = "torch finds no CUDA device" if config.engine.device == "cuda" and not is_cuda else ""
     yield Finding("compute", "device", f"{found}, setting: {config.engine.device}", problem)
     yield Finding("compute", "cpu", f"{torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} logical cores")
-    threads = config.engine.num_threads
-    yield Finding("compute", "threads", str(threads or f"{torch.get_num_threads()} (automatic)"))
     is_bf16 = torch._C._has_mkldnn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     yield Finding("compute", "bfloat16 products", "native" if is_bf16 else "emulated: slower")
 
@@ -125,6 +118,7 @@ def _service(config: MidlineConfig) -> Iterator[Finding]:
         yield Finding("service", "process", f"{report.pid}, up {report.uptime_s:.0f} s")
         memory = f"{report.memory_bytes / 2**20:.0f} MiB of weights and cache"
         yield Finding("service", "model", f"{report.model}, {report.dtype} on {report.device}, {memory}")
+        yield Finding("service", "kernels", report.kernels)
         is_failed = report.self_test == "failed"
         problem = "the model did not fill a known hole: is it trained for fill-in-the-middle?" if is_failed else ""
         yield Finding("service", "self-test", f"{report.self_test} (prompt format {report.family})", problem)
@@ -140,7 +134,7 @@ async def _status(launcher: ServiceLauncher) -> HealthReport:
 def _as_dict(findings: list[Finding]) -> dict[str, Any]:
     sections: dict[str, Any] = {}
     for finding in findings:
-        sections.setdefault(finding.section, {})[finding.name] = finding.value
+        sections.setdefault(finding.section, {})[finding.name] = finding.data or finding.value
     return {**sections, "problems": [finding.problem for finding in findings if finding.problem]}
 
 

@@ -23,6 +23,7 @@ from engine.paths import absolute_path, config_file
 from engine.service.launcher import ServiceLauncher
 from engine.service.listener import listen_tcp, listen_unix
 from engine.service.registration import new_token
+from lsp_server.commands.settle import settle
 from lsp_server.settings import load_config, merge
 
 
@@ -44,7 +45,7 @@ def run_engine(
     options = {"model": model, "device": device, "dtype": dtype, "num_threads": num_threads}
     given = {name: value for name, value in options.items() if value not in (None, "auto", 0)}
     settings = merge(load_config(config_file()), {"engine": given})
-    launcher = ServiceLauncher(ServiceConfig(engine=settings.engine, idle_exit_s=idle_exit_s or 0.0))
+    launcher = ServiceLauncher(ServiceConfig(engine=settle(settings.engine), idle_exit_s=idle_exit_s or 0.0))
     resolve_model(launcher.config.engine.model)  # a model that is not there is told before anything starts
     socket_path = None if socket is None else absolute_path(socket)
     _check(host, port, socket_path, idle_exit_s)

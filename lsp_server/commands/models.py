@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import typer
 from rich.console import Console, Group
@@ -26,28 +27,33 @@ from rich.table import Table
 
 from engine.checkpoint.download import ProgressSink, format_bytes
 from engine.checkpoint.store import ListedModel, list_models, pull_model, remove_model, resolve_model
-from engine.config import DEFAULT_MODEL
+from engine.config import AUTO_MODEL, EngineConfig
 from engine.errors import CheckpointError, ModelNotDownloadedError
-from engine.paths import models_dir
+from engine.paths import config_file, models_dir
+from lsp_server.commands.settle import name_to_pull, settle
+from lsp_server.errors import UsageError
+from lsp_server.settings import load_config
 
 PLAIN_STEP_PERCENT = 10
 
 
 def run_list(as_json: bool) -> None:
     """Print the known models and which are downloaded."""
-    models = list_models()
+    models, auto = list_models(), settle(_settings_of_auto()).model
     if as_json:
-        listing = {"folder": str(models_dir()), "models": [_as_dict(model) for model in models]}
+        listing = {"folder": str(models_dir()), "models": [_as_dict(model, auto) for model in models]}
         typer.echo(json.dumps(listing, indent=2))
         return
     console = Console(highlight=False)
-    console.print(_table(models))
+    console.print(_table(models, auto))
     console.print(f"Folder: {escape(str(models_dir()))}", style="dim", soft_wrap=True)
 
 
 def run_pull(name: str) -> None:
     """Download a model unless it is there, and say where it lies."""
     console = Console(stderr=True, highlight=False)
+    if name == AUTO_MODEL:
+        name = name_to_pull(_settings_of_auto())
     try:
         resolved = resolve_model(name)
     except (ModelNotDownloadedError, CheckpointError):  # a damaged download is repaired by pulling again
@@ -67,14 +73,22 @@ def run_pull(name: str) -> None:
 
 def run_path(name: str) -> None:
     """Print the path of a model that is on this machine."""
+    if name == AUTO_MODEL:
+        name = settle(_settings_of_auto()).model
     typer.echo(resolve_model(name).path)
 
 
 def run_remove(name: str) -> None:
     """Delete a downloaded model and say how much space that freed."""
+    if name == AUTO_MODEL:
+        raise UsageError("auto is whichever model fits; name the one to remove: midline models list")
     freed_bytes = remove_model(name)
     console = Console(stderr=True, highlight=False)
     console.print(f"removed {escape(name)} ({format_bytes(freed_bytes)})", soft_wrap=True)
+
+
+def _settings_of_auto() -> EngineConfig:
+    return replace(load_config(config_file()).engine, model=AUTO_MODEL)
 
 
 @contextmanager
@@ -145,37 +159,36 @@ class _PlainProgress:
         self._console.print(escape(text), soft_wrap=True)
 
 
-def _table(models: list[ListedModel]) -> Table:
+def _table(models: list[ListedModel], auto: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("Model", "Size", "Context", "Licence", "State"):
         table.add_column(header, no_wrap=header in ("Model", "Size"), overflow="fold")
     for model in models:
         entry = model.entry
-        is_default = model.name == DEFAULT_MODEL
         table.add_row(
-            f"[bold]{escape(model.name)}[/]" if is_default else escape(model.name),
+            f"[bold]{escape(model.name)}[/]" if model.name == auto else escape(model.name),
             format_bytes(model.size_bytes),
             f"{entry.context_tokens:,}" if entry else "",
             entry.licence if entry else "",
-            ", ".join(_states(model)),
+            ", ".join(_states(model, auto)),
         )
     return table
 
 
-def _states(model: ListedModel) -> Iterator[str]:
+def _states(model: ListedModel, auto: str) -> Iterator[str]:
     if model.path:
         yield "[green]downloaded[/]"
     elif model.num_partial_bytes:
         yield f"[yellow]{format_bytes(model.num_partial_bytes)} downloaded, pull again to finish[/]"
     else:
         yield "[dim]not downloaded[/]"
-    if model.name == DEFAULT_MODEL:
-        yield "default"
+    if model.name == auto:
+        yield "auto"
     if model.entry and model.entry.is_experimental:
         yield "[magenta]experimental[/]"
 
 
-def _as_dict(model: ListedModel) -> dict[str, object]:
+def _as_dict(model: ListedModel, auto: str) -> dict[str, object]:
     entry = model.entry
     return {
         "name": model.name,
@@ -186,7 +199,7 @@ def _as_dict(model: ListedModel) -> dict[str, object]:
         "context_tokens": entry.context_tokens if entry else None,
         "fim_family": entry.fim_family if entry else "auto",
         "is_experimental": bool(entry and entry.is_experimental),
-        "is_default": model.name == DEFAULT_MODEL,
+        "is_auto": model.name == auto,
         "is_downloaded": model.path is not None,
         "num_partial_bytes": model.num_partial_bytes,
         "path": str(model.path) if model.path else None,

@@ -89,7 +89,7 @@ async def test_missing_model_is_told_once_and_starts_no_engine(tmp_path: Path) -
         for _ in range(3):
             assert (await server.session.inline(0, 4))["result"] == {"items": []}
         shown = await server.session.wait_for_notification("window/showMessage")
-        assert shown["message"].endswith("run: midline models pull qwen2.5-coder-0.5b")
+        assert shown["message"].endswith("no model is on this machine yet; run: midline models pull")
         assert len(server.session.notifications) == 1
         assert psutil.Process(server.process.pid).children() == []
         await server.session.shut_down()

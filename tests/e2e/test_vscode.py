@@ -1,4 +1,4 @@
-"""The extension in a real VS Code workbench, with the real server, engine and default model."""
+"""The extension in a real VS Code workbench, with the real server, engine and model."""
 
 import ast
 import os
@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.editor, pytest.mark.timeout(600)]
 
 Steps = dict[str, dict[str, Any]]
 
-SETTINGS: dict[str, object] = {"midline.command": [sys.executable, "-m", "lsp_server"]}
+COMMAND: dict[str, object] = {"midline.command": [sys.executable, "-m", "lsp_server"]}
+SETTINGS: dict[str, object] = {**COMMAND, "midline.engine.model": DEFAULT_MODEL}
 FILE = """\
 def add(a, b):
     return a + b
@@ -130,8 +131,8 @@ def test_server_that_ends_at_once_is_one_pop_up(tools: Tools, tmp_path: Path) ->
 
 
 def test_missing_model_is_one_pop_up_that_offers_the_download(tools: Tools, tmp_path: Path) -> None:
-    steps = _seen(tools, "no_model", SETTINGS, tmp_path)
+    steps = _seen(tools, "no_model", COMMAND, tmp_path)
     (pop_up,) = steps["problem"]["pop_ups"]
-    assert DEFAULT_MODEL in pop_up and "Download" in pop_up
-    assert steps["problem"]["status"].startswith(f"Midline: model not downloaded · {DEFAULT_MODEL}")
+    assert "no model is on this machine yet" in pop_up and "Download" in pop_up
+    assert steps["problem"]["status"].startswith("Midline: model not downloaded · auto")
     assert steps["problem"]["ghost"] == ""

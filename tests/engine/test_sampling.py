@@ -59,7 +59,16 @@ def test_a_draw_depends_on_seed_and_position_alone() -> None:
 
 def test_log_probabilities_are_those_of_the_whole_distribution() -> None:
     scores = Scores(torch.stack((_LOGITS * 3 + 5, _LOGITS)))
-    assert [round(float(np.exp(scores.logprob(1, token))), 5) for token in range(4)] == [0.1, 0.4, 0.3, 0.2]
+    assert [round(float(np.exp(scores.logprob(1, token, None))), 5) for token in range(4)] == [0.1, 0.4, 0.3, 0.2]
+
+
+def test_log_probabilities_among_the_allowed_are_those_of_the_allowed_alone() -> None:
+    """So they are the same whether or not the others were computed."""
+    allowed = np.array([3, 0, 2])
+    rest = torch.tensor([[0.0, -torch.inf, 0.0, 0.0]])
+    for scores in (Scores(torch.stack((_LOGITS * 3, _LOGITS + 7))), Scores(torch.cat((rest * 0, _LOGITS + rest)))):
+        probabilities = [float(np.exp(scores.logprob(1, token, allowed))) for token in allowed.tolist()]
+        assert np.allclose(probabilities, [1 / 3, 1 / 6, 1 / 2])
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """Whatever happens around a request, its tokens are those of plain decoding.
 
-A tiny float32 model runs random schedules: requests of both lanes that share prefixes, arrive and are cancelled
-between two layers, supersede each other, and get right, wrong and half-right drafts, in a cache that is too small
-for all of them. The slow twin computes each request alone, in one piece, from nothing. Freed blocks hold NaN.
+A tiny model, in float32 and in compiled code, runs random schedules: requests of both lanes that share prefixes,
+arrive and are cancelled between two layers, supersede each other, and get right, wrong and half-right drafts, in a
+cache that is too small for all of them. The slow twin computes each request alone, in one piece, from nothing. Freed
+blocks hold NaN.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,9 +19,10 @@ from engine.config import LaneLimits, Profile
 from engine.engine import Engine
 from engine.loop import Job
 from engine.model.decoder import ForwardPass
+from engine.model.native.decoder import NativePass
 from engine.request import CompletionRequest, Delta, FinishReason, Lane, SamplingParams
 from engine.speculation.sources import EarlierAnswer, NGrams
-from tests.support.kv import poison_freed_blocks, small_engine
+from tests.support.kv import poison_freed_blocks, small_engine, small_native_engine
 
 _PROFILE = Profile(LaneLimits(3, 9), LaneLimits(4, 14), bulk_share=0.3, max_drafts=5, max_speculating=3)
 _PLAIN = Profile(LaneLimits(1, 512), LaneLimits(1, 512), bulk_share=0.1, max_drafts=0, max_speculating=0)
@@ -82,15 +85,15 @@ class _Schedule:
         self._num_left = self._random.randint(3, 10)
         self.asked: list[_Asked] = []
 
-    def run(self, patch: pytest.MonkeyPatch) -> None:
-        advance = ForwardPass.advance
+    def run(self, patch: pytest.MonkeyPatch, kind: type[ForwardPass] | type[NativePass]) -> None:
+        advance: Callable[[Any], None] = kind.advance
 
-        def disturbed(forward: ForwardPass) -> None:
+        def disturbed(forward: Any) -> None:
             advance(forward)
             if forward._storage is self._engine.loop._storage:  # not the plain one
                 self._disturb(0.12)  # as another thread would, between two layers
 
-        patch.setattr(ForwardPass, "advance", disturbed)
+        patch.setattr(kind, "advance", disturbed)
         loop = self._engine.loop
         while self._num_left or loop.has_work:
             self._disturb(0.5)
@@ -148,9 +151,30 @@ def _fail(error: Exception) -> None:
     raise AssertionError("a request failed") from error
 
 
+@pytest.fixture(scope="module", params=["int8", "int4"])
+def native_engines(
+    request: pytest.FixtureRequest, native_library: object, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Engine, Engine]:
+    """The same in compiled code."""
+    folder = tmp_path_factory.mktemp("tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        engine = small_native_engine(folder, patch, 10, request.param).with_profile(_PROFILE)
+        plain = small_native_engine(folder, patch, 10, request.param).with_profile(_PLAIN)
+    poison_freed_blocks(engine.cache, engine.loop._storage)
+    return engine, plain
+
+
 @settings(max_examples=300, derandomize=True, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_every_schedule_gives_the_tokens_of_plain_decoding(engines: tuple[Engine, Engine], seed: int) -> None:
     engine, plain = engines
     with pytest.MonkeyPatch.context() as patch:
-        _Schedule(engine, _Plain(plain), seed).run(patch)
+        _Schedule(engine, _Plain(plain), seed).run(patch, ForwardPass)
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_every_schedule_in_compiled_code(native_engines: tuple[Engine, Engine], seed: int) -> None:
+    engine, plain = native_engines
+    with pytest.MonkeyPatch.context() as patch:
+        _Schedule(engine, _Plain(plain), seed).run(patch, NativePass)

@@ -23,10 +23,10 @@ def require(name: str) -> Path:
         pytest.skip(str(error))
 
 
-def load(name: str) -> Engine:
+def load(name: str, precision: str = "auto") -> Engine:
     """The engine as a user has it, with all cores."""
     require(name)
-    return Engine.load(EngineConfig(model=name, num_threads=os.cpu_count() or 1))
+    return Engine.load(EngineConfig(model=name, precision=precision, num_threads=os.cpu_count() or 1))
 
 
 @pytest.fixture(scope="session")

@@ -15,13 +15,14 @@ from tests.real_model.conftest import require
 
 pytestmark = pytest.mark.real_model
 
+_MODEL = "qwen2.5-coder-0.5b"
 _COLD_COMPLETE_S = 12.0
 _FIRST_TOKEN_MS = 1500.0
 _SERVICE_BYTES = 2.2e9
 
 
 def _complete(location: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "lsp_server", "complete", location, "--json"]
+    command = [sys.executable, "-m", "lsp_server", "complete", location, "--json", "--model", _MODEL]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -46,7 +47,7 @@ def _write_example(path: Path, num_lines: int) -> str:
 
 
 def test_cold_start_first_token_and_memory(tmp_path: Path) -> None:
-    require("qwen2.5-coder-0.5b")
+    require(_MODEL)
     location = _write_example(tmp_path / "small.py", 2)
     started = time.monotonic()
     answer = _complete(location)

@@ -14,6 +14,7 @@ from engine.engine import Engine
 from engine.model.batch import Span
 from engine.model.decoder import Decoder, ForwardPass
 from engine.model.load import load_decoder
+from tests.support.native import NATIVE_SHAPE
 from tests.support.tiny_checkpoints import write_tiny_gguf
 
 CPU = torch.device("cpu")
@@ -52,9 +53,20 @@ def small_engine(folder: Path, patch: pytest.MonkeyPatch, num_blocks: int) -> En
     path = folder / "tiny.gguf"
     if not path.exists():
         write_tiny_gguf(path, seed=1)
-    patch.setattr("engine.loading._BLOCK_TOKENS", 4)
+    patch.setattr("engine.loading.BLOCK_TOKENS", 4)
     patch.setattr("engine.loading._num_blocks", lambda *_: num_blocks)
     return Engine.load(EngineConfig(model=str(path), dtype="float32", max_context_tokens=96))
+
+
+def small_native_engine(folder: Path, patch: pytest.MonkeyPatch, num_blocks: int, precision: str) -> Engine:
+    """The same in compiled code, whose blocks are of 16 tokens (6 for a context)."""
+    path = folder / "native.gguf"
+    if not path.exists():
+        write_tiny_gguf(path, NATIVE_SHAPE, seed=1)
+    patch.setattr("engine.loading._num_blocks", lambda *_: num_blocks)
+    engine = Engine.load(EngineConfig(model=str(path), precision=precision, max_context_tokens=96))
+    assert (engine.info.kernels, engine.info.dtype) == ("native", precision)
+    return engine
 
 
 def poison_freed_blocks(cache: KVCache, storage: KVStorage) -> None:

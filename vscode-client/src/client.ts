@@ -153,7 +153,7 @@ export class MidlineClient implements Disposable {
     this.#report(status);
     if (status.state === "model_missing" && !this.#isDownloadOffered) {
       this.#isDownloadOffered = true;
-      showProblem(`Midline: the model ${status.model} is not downloaded yet.`, [DOWNLOAD, SHOW_LOG]);
+      showProblem(`Midline: ${status.message}`, [DOWNLOAD, SHOW_LOG]);
     }
   }
 

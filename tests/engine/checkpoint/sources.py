@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engine.checkpoint.catalogue import CatalogueEntry, HubSource, WheelSource
 from engine.checkpoint.download import ExpectedFile
+from engine.machine.predict import ModelSize
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 CONTENT = random.Random(0).randbytes(300_000)
@@ -33,6 +34,7 @@ def entry(name: str = "tiny", content: bytes = CONTENT, hub: HubSource | None = 
         family="tiny",
         num_parameters=1,
         size_bytes=len(content),
+        size=ModelSize(1, 1, 1, 1),
         licence="Apache-2.0",
         context_tokens=8,
         fim_family="left-to-right",

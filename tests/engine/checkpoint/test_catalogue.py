@@ -16,6 +16,15 @@ def test_entries_are_complete_and_well_formed() -> None:
     assert DEFAULT_MODEL in catalogue
 
 
+def test_sizes_agree_with_each_other() -> None:
+    for entry in load_catalogue().values():
+        size = entry.size
+        # the rest: norms and biases, and where the head is not the embedding a second one
+        rest = entry.num_parameters - size.layer_weights - size.head_weights
+        assert 0 < rest < 0.01 * entry.num_parameters
+        assert size.num_layers in (24, 28, 30) and size.kv_width % 64 == 0
+
+
 def test_sizes_and_flags() -> None:
     catalogue = load_catalogue()
     assert catalogue["qwen2.5-coder-0.5b"].size_bytes == 491_400_064

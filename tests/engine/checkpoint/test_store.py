@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.checkpoint.catalogue import HubSource
+from engine.checkpoint.packed import packed_path
 from engine.checkpoint.store import list_models, pull_model, remove_model, resolve_model
 from engine.errors import CheckpointError, DownloadError, ModelNotDownloadedError, UnknownModelError
 from tests.engine.checkpoint.conftest import point_hub_to
@@ -139,7 +140,11 @@ def test_a_repository_of_ggufs(hub: FileServer, progress: RecordingProgress) -> 
     assert resolve_model("hf:org/repo") == chosen
     named = pull_model("hf:org/repo/m-q8_0.gguf", progress)
     assert named.path.read_bytes() == CONTENT[:99]
-    assert remove_model("hf:org/repo/m-q8_0.gguf") > 99
+    packed = packed_path(named.path, "int8")  # which no other model needs
+    packed.parent.mkdir()
+    packed.write_bytes(bytes(1000))
+    assert remove_model("hf:org/repo/m-q8_0.gguf") > 1099
+    assert not packed.exists()
     assert resolve_model("hf:org/repo") == chosen
     hub.files["n-q4_k_m.gguf"] = b"x"
     remove_model("hf:org/repo")

@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 import engine
@@ -202,6 +203,12 @@ async def test_missing_model_is_told_and_can_be_tried_again(launch: Start, model
     assert launcher._backoff.remaining_s == 0
 
 
+@pytest.mark.skipif(os.name == "nt", reason="has classes instead")
+async def test_the_service_gives_way_to_other_programs(launch: Start) -> None:
+    report = await ready(launch(niceness=5))
+    assert psutil.Process(report.pid).nice() == min(19, psutil.Process().nice() + 5)
+
+
 async def test_broken_model_is_told(launch: Start, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 100)
@@ -217,6 +224,7 @@ async def test_broken_model_is_told(launch: Start, tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"engine": {"num_threads": 1_000_000}}, "engine.num_threads is 1000000; it must be 0 (automatic) to 256"),
+        ({"engine": {"niceness": 20}}, "engine.niceness is 20; it must be 0 (as it was started) to 19"),
         ({"engine": {"fim_family": "nope"}}, "engine.fim_family is 'nope'; it must be one of auto, qwen"),
         ({"engine": {"max_context_tokens": 1}}, "engine.max_context_tokens is 1; it must be 256 or more"),
         ({"idle_exit_s": float("nan")}, "idle_exit_s is nan; it must be 0 or more seconds"),

@@ -14,11 +14,13 @@ import pytest
 
 from engine.config import EngineConfig, ServiceConfig
 from engine.errors import ServiceError
+from engine.machine.record import machine_key, read_machine
 from engine.request import CompletionRequest, SamplingParams
 from engine.service.launcher import Backoff, ServiceLauncher
 from lsp_server.backends.base import BackendState, BackendStatus
 from lsp_server.backends.local import LocalBackend
 from tests.support.lsp_session import private_folders, until
+from tests.support.machine import FAST, LARGE, SMALL, keep_machine, keep_model
 from tests.support.services import find_registration, stop_service
 from tests.support.tiny_checkpoints import write_tiny_gguf
 
@@ -119,6 +121,41 @@ async def test_engine_that_always_crashes_is_a_failure_after_a_few_attempts(
     assert num_starts == 4
     assert {status.state for status in seen[:-1]} == {BackendState.STARTING}
     assert "ended unexpectedly" in backend.status.message
+    await backend.aclose()
+
+
+async def test_auto_finds_the_service_of_the_model_it_stands_for(folder: Path) -> None:
+    seen: list[BackendStatus] = []
+    config = ServiceConfig(EngineConfig())
+    backend = LocalBackend(config, seen.append)
+    assert backend.status == BackendStatus(BackendState.STOPPED, "auto")
+    await backend.ensure_ready()
+    await until(lambda: backend.status.state is BackendState.MODEL_MISSING)
+    assert backend.status.message == "no model is on this machine yet; run: midline models pull"
+    await backend.restart()  # of nothing
+    assert not (folder / "state").exists()
+
+    keep_model(SMALL, write_tiny_gguf(folder / "tiny.gguf", seed=2).read_bytes())
+    await until_ready(backend)
+    assert backend.status.model == SMALL and await generate(backend)
+    registration = find_registration(folder)
+    assert registration is not None
+    by_name = LocalBackend(ServiceConfig(EngineConfig(model=SMALL)))
+    await until_ready(by_name)
+    assert find_registration(folder) == registration
+
+    def is_timed() -> bool:
+        machine = read_machine(machine_key(EngineConfig()))
+        return machine is not None and len(machine.suggestion_ms) == 1
+
+    await until(is_timed, timeout_s=60)  # by the service, for the doctor
+    keep_model(LARGE, write_tiny_gguf(folder / "tiny.gguf", seed=3).read_bytes())
+    keep_machine(FAST)
+    assert backend.status.model == SMALL  # as long as it lives
+    await backend.restart()
+    await until_ready(backend)
+    assert backend.status.model == LARGE
+    await by_name.aclose()
     await backend.aclose()
 
 

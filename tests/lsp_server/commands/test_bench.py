@@ -39,6 +39,13 @@ def _measured(*arguments: str) -> tuple[dict[str, Any], str]:
         (("serving", "--typed", "0"), "--typed is 0"),
         (("serving", "--model", "nix"), "unknown model 'nix'"),
         (("offline", "--model", "nix.gguf"), "no such model file: nix.gguf"),
+        (("step", "--rows", "0"), "--rows is 0"),
+        (("step", "--rows", "1,x"), "--rows is '1,x'; it must be whole numbers from 1 to 1024"),
+        (("step", "--rows", "8,8"), "--rows is 8,8"),
+        (("step", "--context", "-1"), "--context is -1"),
+        (("step", "--rounds", "0"), "--rounds is 0"),
+        (("step", "--precision", "int3"), "--precision is 'int3'; it must be one of auto, exact"),
+        (("step", "--model", "nix"), "unknown model 'nix'"),
         (("serving", "--out", ""), "--out is empty"),
         (("serving", "--out", __file__), f"--out is {__file__}: cannot write there"),
     ],
@@ -95,6 +102,34 @@ def test_offline() -> None:
         assert row["ceiling_s"] is None
     alone, together = (result["rows"][i]["kv_peak_share"] for i in (0, 2))
     assert 0.0 < alone < together < 1.0
+
+
+def test_step(tmp_path: Path) -> None:
+    report, errors = _measured("step", "--quick", "--out", str(tmp_path))
+    assert report["benchmark"] == "step"
+    assert report["conditions"] == {"precision": "auto", "num_cached_tokens": 32, "rows": [1, 8, 16], "num_rounds": 2}
+    (result,) = report["results"]
+    assert (result["model"], result["facts"]["dtype"]) == ("published", "float32")
+    assert [row["num_rows"] for row in result["rows"]] == [1, 8, 16]
+    for row in result["rows"]:
+        assert 0.0 < row["least_ms"] <= row["median_ms"]
+        assert row["read_bytes"] > 4 * (result["facts"]["num_parameters"] - 100_000)  # all but embedding and norms
+        assert sum(value for name, value in row.items() if name.endswith("_share") and "read" not in name) == (
+            pytest.approx(1.0)
+        )
+    assert result["roofline"]["read_gb_per_s"] <= result["roofline"]["best_read_gb_per_s"]
+    ratio = result["bars"][-1]
+    assert ratio["value"] == pytest.approx(result["rows"][1]["median_ms"] / result["rows"][0]["median_ms"])
+    assert ratio["is_met"] == (ratio["value"] <= ratio["limit"] == 1.25)
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written - {"step.png"} == {"step.json", "step.csv"}
+    assert ("step.png" in written) != ("pip install '.[bench]'" in errors)
+
+
+def test_a_precision_that_cannot_be_had_is_one_line() -> None:
+    done = _run("step", "--quick", "--precision", "int8")  # that model is measured in float32
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("midline: engine.precision is 'int8'")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends signals")

@@ -10,9 +10,18 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engine.config import EngineConfig
+from engine.machine.record import machine_key, record_suggestion
 from engine.paths import config_file, state_dir
+from tests.support.machine import EXPERIMENTAL, FAST, LARGE, SLOW, SMALL, keep_machine, keep_model
 from tests.support.services import find_registration
 from tests.support.tiny_checkpoints import write_tiny_gguf
+
+
+@pytest.fixture(autouse=True)
+def _measured() -> None:
+    """Measuring takes seconds and has its own tests."""
+    keep_machine(FAST)
 
 
 def _doctor(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -21,7 +30,7 @@ def _doctor(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         capture_output=True,
         text=True,
         env={**os.environ, **environment},
-        timeout=60,
+        timeout=200,
         check=False,
     )
 
@@ -35,7 +44,7 @@ def test_nothing_is_wrong(tmp_path: Path) -> None:
     assert findings["problems"] == []
     assert findings["model"] == {model: model}
     assert findings["service"]["state"] == "stopped"
-    assert {"versions", "paths", "compute"} < findings.keys()
+    assert {"versions", "paths", "compute", "machine", "models"} < findings.keys()
 
 
 def test_every_problem_is_named(tmp_path: Path) -> None:
@@ -46,7 +55,7 @@ def test_every_problem_is_named(tmp_path: Path) -> None:
     problems = "\n".join(json.loads(done.stdout)["problems"])
     assert "unknown setting colour" in problems
     assert "set MIDLINE_STATE_DIR to another folder" in problems
-    assert "midline models pull qwen2.5-coder-0.5b" in problems
+    assert "no model is on this machine yet; run: midline models pull" in problems
 
 
 @pytest.mark.parametrize("variable", ["MIDLINE_STATE_DIR", "MIDLINE_CACHE_DIR"])
@@ -83,3 +92,66 @@ def test_an_engine_that_was_killed_is_a_finding(tmp_path: Path) -> None:
     assert findings["service"]["state"] == "stopped"
     (problem,) = findings["problems"]
     assert problem.startswith("last attempt: the engine ended unexpectedly")
+
+
+def test_it_shows_threads_and_rates() -> None:
+    keep_model(SMALL)
+    shown = _doctor().stdout
+    assert "threads            1 (OMP_NUM_THREADS)" in shown
+    assert "memory reads       100.0 GB/s" in shown
+    at_rows = "100.0 at 1 row, 100.0 at 4 rows, 100.0 at 128 rows = 25600 GOP/s"
+    assert f"int8               10^9 weights/s: {at_rows}; 0.20 ms a layer besides" in shown
+    assert "precision          auto is int8" in shown
+    machine = json.loads(_doctor("--json").stdout)["machine"]
+    assert machine["threads"] == {"num_threads": 1, "source": "OMP_NUM_THREADS"}
+    assert machine["memory reads"] == 100e9
+    assert machine["int8"] == {"weights_per_s": [100e9] * 3, "layer_s": 0.0002}
+
+
+def test_each_model_has_its_prediction_beside_its_measurement() -> None:
+    keep_machine(SLOW)
+    keep_model(SMALL)
+    record_suggestion(machine_key(EngineConfig()), SMALL, "int8", 287.4)
+    done = _doctor()
+    assert done.returncode == 0, done.stdout
+    lines = {line.split()[1]: line for line in done.stdout.splitlines() if "memory exact" in line or " auto " in line}
+    assert "predicted 221 ms, measured 287 ms (int8); memory exact 1.5 GB, int8 1.4 GB, int4 0.9 GB" in lines[SMALL]
+    assert lines[SMALL].endswith("; here; auto takes it")
+    assert lines[LARGE].endswith("; not here; not for auto: slower than 500 ms")
+    assert lines[EXPERIMENTAL].endswith("; not for auto: experimental")
+    assert lines["auto"].endswith(SMALL)
+    models = json.loads(_doctor("--json").stdout)["models"]
+    small, large = models[SMALL], models[LARGE]
+    assert (small["predicted_ms"], small["measured_ms"], small["precision"]) == (221.0, 287.4, "int8")
+    assert (small["is_here"], small["is_auto"], small["reason"]) == (True, True, "")
+    assert small["memory_bytes"].keys() == {"exact", "int8", "int4"}
+    assert (large["is_here"], large["is_auto"], large["measured_ms"]) == (False, False, None)
+    assert models["auto"] == {"here": SMALL, "best": SMALL}
+
+
+def test_a_better_model_that_is_not_here_is_a_hint_and_no_problem() -> None:
+    keep_model(SMALL)
+    done = _doctor()
+    assert done.returncode == 0
+    assert f"{SMALL}; midline models pull {LARGE} would give better suggestions" in done.stdout
+
+
+def test_without_any_model_it_says_which_one_fits() -> None:
+    done = _doctor()
+    assert done.returncode == 1
+    assert f"no model is here yet; midline models pull {LARGE} would give suggestions" in done.stdout
+
+
+def test_a_disturbed_measurement_is_told() -> None:
+    keep_machine(FAST, num_busy_cores=1.4)
+    assert (
+        "0 min ago, while other programs used 1.4 cores: too slow; anew: midline doctor --measure" in _doctor().stdout
+    )
+
+
+@pytest.mark.timeout(300)
+def test_it_measures_anew_when_asked() -> None:
+    keep_model(SMALL)
+    machine = json.loads(_doctor("--json", "--measure").stdout)["machine"]
+    assert machine["memory reads"] not in (0, 100e9)
+    assert json.loads(_doctor("--json").stdout)["machine"]["memory reads"] == machine["memory reads"]

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from engine.checkpoint.record import Record, RecordedFile, write_record
 from lsp_server.cli import app
 from lsp_server.commands.models import download_progress
+from tests.support.machine import FAST, LARGE, SMALL, keep_machine, keep_model, rates
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def test_list_as_json(smollm: Path) -> None:
     assert listing["folder"] == str(smollm.parent)
     models = {model["name"]: model for model in listing["models"]}
     assert list(models) == ["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b", "smollm2-135m"]
-    assert models["qwen2.5-coder-0.5b"]["is_default"]
+    assert not any(model["is_auto"] for model in models.values())  # the one that is here is experimental
     assert not models["qwen2.5-coder-0.5b"]["is_downloaded"]
     assert models["qwen2.5-coder-1.5b"]["size_bytes"] == 1_117_320_768
     assert models["smollm2-135m"]["path"] == str(smollm)
@@ -62,7 +63,7 @@ def test_list_fits_a_terminal_of_80_columns(smollm: Path) -> None:
     assert [line.split()[0] for line in lines] == [
         "Model", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b", "smollm2-135m", "Folder:",
     ]  # fmt: skip
-    assert lines[1].split()[-3:] == ["not", "downloaded,", "default"]
+    assert lines[1].split()[-2:] == ["not", "downloaded"]
     assert lines[3].split()[-2:] == ["downloaded,", "experimental"]
     assert lines[3].split()[1:3] == ["4", "B"]
 
@@ -77,12 +78,36 @@ def test_path_pull_and_remove(smollm: Path) -> None:
     assert not smollm.exists()
 
 
+def test_auto_is_the_best_that_fits_to_pull_and_the_best_that_is_here_elsewhere() -> None:
+    keep_machine(FAST)
+    keep_model(SMALL)
+    assert midline("path", "auto").stdout == midline("path", SMALL).stdout
+    states = [model["is_auto"] for model in json.loads(midline("list", "--json").stdout)["models"]]
+    assert states == [True, False, False]
+    assert midline("list").stdout.splitlines()[1].split()[-2:] == ["downloaded,", "auto"]
+    keep_model(LARGE)
+    pulled = midline("pull")
+    why = "the best that is quick enough here, 189 ms predicted for a suggestion"
+    assert pulled.stderr == f"auto: {LARGE} ({why})\n✓ {LARGE} is already here\n"
+    assert pulled.stdout == midline("path", "auto").stdout == midline("path", LARGE).stdout
+    keep_machine(rates(0.1))
+    assert f"auto: {SMALL} (the smallest: slower than 500 ms, " in midline("pull", "auto").stderr
+
+
+def test_what_cannot_be_measured_gets_the_smallest() -> None:
+    keep_model(SMALL)
+    keep_machine(None, error="it broke")
+    assert midline("pull").stderr.startswith(f"auto: {SMALL} (the smallest: this machine could not be measured)\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
         (("path", "smollm"), 2, "midline: unknown model 'smollm'"),
         (("path", "smollm2-135m"), 1, "midline: model smollm2-135m is not downloaded; run: midline models pull"),
         (("pull", "hf:x"), 2, "midline: 'hf:x' is not hf:org/repo"),
+        (("path", "auto"), 1, "midline: no model is on this machine yet; run: midline models pull"),
+        (("remove", "auto"), 2, "midline: auto is whichever model fits; name the one to remove"),
         (("remove", "smollm2-135m"), 1, "midline: model smollm2-135m is not downloaded, nothing to remove"),
     ],
 )

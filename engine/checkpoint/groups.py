@@ -1,0 +1,43 @@
+"""Four-bit weights as they stand in a checkpoint: groups of 32 inputs, each with a scale and a minimum."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GROUP = 32
+_MOST = 15
+
+
+@dataclass(frozen=True)
+class Groups:
+    """``values * scale + minimum`` of a weight matrix ``[outputs, inputs]``."""
+
+    values: Tensor
+    """uint8 ``[outputs, inputs]``, 0 to 15."""
+    scales: Tensor
+    """float32 ``[outputs, inputs / 32]``"""
+    minima: Tensor
+    """float32 ``[outputs, inputs / 32]``"""
+
+    def dequantised(self) -> Tensor:
+        """float32 ``[outputs, inputs]``."""
+        outputs, inputs = self.values.shape
+        values = self.values.view(outputs, inputs // GROUP, GROUP)
+        return (values * self.scales.unsqueeze(2) + self.minima.unsqueeze(2)).view(outputs, inputs)
+
+
+def stacked(parts: list[Groups]) -> Groups:
+    """Several matrices of as many inputs as one, with the outputs of all."""
+    columns = zip(*((part.values, part.scales, part.minima) for part in parts), strict=True)
+    return Groups(*map(torch.cat, columns))
+
+
+def round_to_groups(weight: Tensor) -> Groups:
+    """The nearest of 16 steps between the least and the largest weight of each group; ``weight`` is float."""
+    outputs, inputs = weight.shape
+    grouped = weight.float().view(outputs, inputs // GROUP, GROUP)
+    minima, most = grouped.aminmax(dim=2)
+    scales = ((most - minima) / _MOST).clamp_min_(1e-12)
+    values = ((grouped - minima.unsqueeze(2)) / scales.unsqueeze(2)).round_().clamp_(0, _MOST).to(torch.uint8)
+    return Groups(values.view(outputs, inputs), scales, minima)

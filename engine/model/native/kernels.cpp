@@ -1,0 +1,167 @@
+// A decoder layer on a CPU with AVX-512 VNNI and BF16 instructions. Plain C interface; see structs.py for its other side.
+// Nothing is allocated here, and a row's result does not depend on the rows that are computed beside it.
+#include "attention.h"
+#include "product.h"
+
+extern "C" int omp_get_thread_num();
+
+struct Shape {
+    int64_t hidden, num_heads, num_kv_heads, head_dim, ffn;
+    float eps;
+};
+
+struct Layer {
+    Form qkv, output, gate_up, down;
+    const float *attn_norm, *ffn_norm;
+};
+
+struct Sequence {
+    int64_t first_row, num_rows, first_position;
+    const int64_t* blocks;
+};
+
+struct Workspace {
+    int8_t* activations;    // [rows, most inputs]
+    float *scales, *sums;   // [rows, most inputs / 32]
+    float *heads, *attended, *gated;  // [rows, heads + 2 kv heads, head_dim], [rows, heads, head_dim], [rows, ffn]
+    bf16* queries;          // [rows, heads, head_dim]
+    float* scratch;         // [threads, most inputs]
+};
+
+struct Pass {
+    int64_t num_rows, num_sequences, num_threads, most_inputs;
+    const Sequence* sequences;
+    const int64_t *positions, *storage_rows;  // [rows]
+    const float *cos, *sin;                   // [positions, head_dim / 2]
+    Workspace work;
+};
+
+// Activations of every row, normalised first if there is a weight for it.
+static void quantise_rows(const Form& form, const Pass& pass, const float* x, const float* norm, float eps) {
+    const Rows rows{pass.work.activations, pass.work.scales, pass.work.sums};
+    float* scratch = pass.work.scratch + omp_get_thread_num() * pass.most_inputs;
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < pass.num_rows; row++) {
+        const float* from = x + row * form.inputs;
+        if (norm) rms_norm(from, norm, form.inputs, eps, scratch);
+        else std::copy(from, from + form.inputs, scratch);
+        quantise(form, scratch, row, rows);
+    }
+}
+
+template <class End>
+static void multiply(const Form& form, const Pass& pass, const End& end) {
+    const Rows rows{pass.work.activations, pass.work.scales, pass.work.sums};
+    product(form, nullptr, form.outputs / TILE, rows, pass.num_rows, end);
+}
+
+// Turn pairs of dimensions by their position's angle (Su et al., RoFormer, 2021).
+static inline void turn(const float* x, const float* cos, const float* sin, int64_t half, bf16* out) {
+    for (int64_t d = 0; d < half; d += 16) {
+        const __m512 a = _mm512_loadu_ps(x + d), b = _mm512_loadu_ps(x + half + d);
+        const __m512 c = _mm512_loadu_ps(cos + d), s = _mm512_loadu_ps(sin + d);
+        store_bf16(out + d, _mm512_fmsub_ps(a, c, _mm512_mul_ps(b, s)));
+        store_bf16(out + half + d, _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, s)));
+    }
+}
+
+static void place_heads(const Shape& shape, const Pass& pass, bf16* keys, bf16* values) {
+    const int64_t dim = shape.head_dim, half = dim / 2, kv = shape.num_kv_heads;
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < pass.num_rows; row++) {
+        const float* from = pass.work.heads + row * (shape.num_heads + 2 * kv) * dim;
+        const float *cos = pass.cos + pass.positions[row] * half, *sin = pass.sin + pass.positions[row] * half;
+        bf16* queries = pass.work.queries + row * shape.num_heads * dim;
+        for (int64_t h = 0; h < shape.num_heads; h++, from += dim) turn(from, cos, sin, half, queries + h * dim);
+        const int64_t at = pass.storage_rows[row] * kv * dim;
+        for (int64_t h = 0; h < kv; h++, from += dim) turn(from, cos, sin, half, keys + at + h * dim);
+        for (int64_t d = 0; d < kv * dim; d += 16) store_bf16(values + at + d, _mm512_loadu_ps(from + d));
+    }
+}
+
+template <int D>
+static void attend_heads(const Shape& shape, const Pass& pass, const bf16* keys, const bf16* values) {
+    const int64_t per_row = shape.num_heads / shape.num_kv_heads, most_rows = MOST_QUERIES / per_row;
+    const int64_t width = shape.num_heads * D, stride = shape.num_kv_heads * D;
+    for (int64_t i = 0; i < pass.num_sequences; i++) {
+        const Sequence& sequence = pass.sequences[i];
+        const int64_t parts = (sequence.num_rows + most_rows - 1) / most_rows;
+#pragma omp for schedule(dynamic) nowait
+        for (int64_t item = 0; item < parts * shape.num_kv_heads; item++) {
+            // the last rows see the most keys: they begin
+            const int64_t head = item % shape.num_kv_heads, part = parts - 1 - item / shape.num_kv_heads;
+            const int64_t first = part * sequence.num_rows / parts, end = (part + 1) * sequence.num_rows / parts;
+            const int64_t row = sequence.first_row + first, column = head * per_row * D;
+            const Queries queries{pass.work.queries + row * width + column, width, end - first, per_row,
+                                  sequence.first_position + first};
+            Scratch<D> scratch;
+            attend<D>(queries, {keys + head * D, stride}, {values + head * D, stride}, sequence.blocks,
+                      pass.work.attended + row * width + column, width, scratch);
+        }
+    }
+#pragma omp barrier
+}
+
+static void attend_all(const Shape& shape, const Pass& pass, const bf16* keys, const bf16* values) {
+    if (shape.head_dim == 64) attend_heads<64>(shape, pass, keys, values);
+    else attend_heads<128>(shape, pass, keys, values);
+}
+
+extern "C" {
+
+// x[rows, hidden] through one layer; writes the rows' keys and values.
+void midline_layer(const Shape* shape, const Layer* layer, const Pass* pass, float* x, bf16* keys, bf16* values) {
+    const int64_t heads = shape->num_heads + 2 * shape->num_kv_heads;
+    const Workspace& work = pass->work;
+#pragma omp parallel num_threads(pass->num_threads)
+    {
+        quantise_rows(layer->qkv, *pass, x, layer->attn_norm, shape->eps);
+        multiply(layer->qkv, *pass, Store{work.heads, heads * shape->head_dim});
+        place_heads(*shape, *pass, keys, values);
+        attend_all(*shape, *pass, keys, values);
+        quantise_rows(layer->output, *pass, work.attended, nullptr, 0);
+        multiply(layer->output, *pass, Add{x, shape->hidden});
+        quantise_rows(layer->gate_up, *pass, x, layer->ffn_norm, shape->eps);
+        multiply(layer->gate_up, *pass, Gate{work.gated, shape->ffn});
+        quantise_rows(layer->down, *pass, work.gated, nullptr, 0);
+        multiply(layer->down, *pass, Add{x, shape->hidden});
+    }
+}
+
+// The attention of one layer alone, for measuring.
+void midline_attention(const Shape* shape, const Pass* pass, const bf16* keys, const bf16* values) {
+#pragma omp parallel num_threads(pass->num_threads)
+    attend_all(*shape, *pass, keys, values);
+}
+
+// The product alone: x[rows, inputs], normalised first if there is a weight for it, to out[rows, outputs]; of the
+// outputs only the tiles of 32 that are listed.
+void midline_product(const Form* form, const Pass* pass, const float* x, const float* norm, float eps, float* out,
+                     const int64_t* tiles, int64_t num_tiles) {
+#pragma omp parallel num_threads(pass->num_threads)
+    {
+        quantise_rows(*form, *pass, x, norm, eps);
+        const Rows rows{pass->work.activations, pass->work.scales, pass->work.sums};
+        product(*form, tiles, num_tiles, rows, pass->num_rows, Store{out, form->outputs});
+    }
+}
+
+// Rotates, rounds and lays out float32 [outputs, inputs], both multiples of a tile and of 64, which it overwrites.
+void midline_pack_int8(float* weight, int64_t outputs, int64_t inputs, uint8_t* data, float* scales) {
+    for (int64_t output = 0; output < outputs; output++) {
+        float* from = weight + output * inputs;
+        rotate(from, inputs);
+        scales[output] = largest(from, inputs) / 127.0f;
+        const __m512 factor = _mm512_set1_ps(1.0f / scales[output]);
+        const __m512i offset = _mm512_set1_epi32(128);
+        uint8_t* to = data + output / TILE * TILE * inputs + output % TILE * 4;
+        for (int64_t i = 0; i < inputs; i += 16) {
+            alignas(16) uint8_t bytes[16];
+            const __m512i v = _mm512_add_epi32(rounded(from + i, factor), offset);
+            _mm_store_si128(reinterpret_cast<__m128i*>(bytes), _mm512_cvtusepi32_epi8(v));
+            for (int j = 0; j < 16; j += 4) std::copy(bytes + j, bytes + j + 4, to + (i + j) * TILE);
+        }
+    }
+}
+
+}  // extern "C"
