@@ -22,7 +22,7 @@ from engine.machine.threads import count_threads
 from engine.request import CompletionRequest, Delta, Finished, SamplingParams
 from engine.scheduler.sequence import Sequence
 from engine.speculation.draft_model import DraftModel, DraftModelSource
-from engine.speculation.sources import DraftSource, EarlierAnswer, NGrams
+from engine.speculation.sources import DraftSource, EarlierAnswer, NGrams, Obedient
 
 _logger = logging.getLogger(__name__)
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -137,8 +137,10 @@ class Engine:
             lane=request.lane,
             deadline_s=deadline_s,
             session=request.session,
+            use_cache=request.use_cache,
         )
-        return Job(sequence, generation, on_error, self._sources(prompt, request.draft, max_tokens))
+        sources = self._sources(prompt, request.draft, max_tokens) if request.use_drafts else ()
+        return Job(sequence, generation, on_error, sources)
 
     def generate(self, request: CompletionRequest) -> Iterator[Delta]:
         """Complete one request; the last delta says why it ended. Leaving the iterator cancels it."""
@@ -196,8 +198,15 @@ class Engine:
         if request.prompt_ids:
             return self._given_prompt(list(request.prompt_ids), max_new_tokens)
         if request.suffix is None:
-            return self._model.prompts.continuation(request.prefix, max_new_tokens)
-        return self._model.prompts.infill(request.prefix, request.suffix, request.extra, max_new_tokens)
+            return self._model.prompts.continuation(request.prefix, max_new_tokens, heal=request.heal)
+        return self._model.prompts.infill(
+            request.prefix,
+            request.suffix,
+            request.extra,
+            max_new_tokens,
+            anchor=request.anchor,
+            heal=request.heal,
+        )
 
     def _given_prompt(self, token_ids: list[int], max_new_tokens: int) -> Prompt:
         self._check_ids(token_ids)
@@ -215,14 +224,17 @@ class Engine:
             raise RequestError(f"token id {bad} is outside the vocabulary of {size}")
 
     def _sources(self, prompt: Prompt, draft: str, max_tokens: int) -> tuple[DraftSource, ...]:
-        """From the most precise to the least."""
+        """From the most precise to the least; none proposes what the prompt's constraint forbids."""
         sources: list[DraftSource] = [NGrams()]
         if draft:
             draft_ids = self.tokenize(prompt.required.decode() + draft)
             sources.insert(0, EarlierAnswer(len(prompt.ids), draft_ids))
         if self._draft_model is not None:
             sources.append(DraftModelSource(self._draft_model, max_tokens))
-        return tuple(sources)
+        if not prompt.required:
+            return tuple(sources)
+        token_bytes = self._vocabulary.tokenizer.all_bytes
+        return tuple(Obedient(source, len(prompt.ids), prompt.required, token_bytes) for source in sources)
 
     def _self_test(self) -> str:
         if self._model.prompts.family is LEFT_TO_RIGHT:

@@ -1,8 +1,9 @@
 """Fill-in-the-middle prompts: formats by model family as data, and their assembly from text. Light.
 
 A prompt is a list of ids: markers are inserted by id, text is encoded as plain text between them. Where a family
-was trained with the text before the cursor first (prefix, suffix, middle), the cursor's line goes *behind* the
-middle marker: to the model this is the state after it has written that text itself, and typing only appends.
+was trained with the text before the cursor first (prefix, suffix, middle), what was typed since the anchor goes
+*behind* the middle marker: to the model this is the state after it has written that text itself, and typing only
+appends.
 """
 
 import re
@@ -10,15 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.errors import CheckpointError, RequestError
+from engine.healing import Vocabulary
 from engine.request import FileContext
 from engine.tokenizer import Tokenizer
+from engine.windows import Windows
 
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 _BOS_TEXTS = ("<s>", "<bos>", "<｜begin▁of▁sentence｜>")
-_REPLACEMENT = "\ufffd"  # what half a character decodes to
-_SPACE = (" ", "\t")
-_HEAL_CHARS = 200  # longer than any token; where the text begins does not change its last token
-_CHARS_PER_TOKEN = 16  # more than any code has; what lies beyond is cut before it is tokenised
+_MOST_REQUIRED = 48  # bytes: longer than nearly all tokens
 
 
 def _is_marker(part: str) -> bool:
@@ -29,8 +29,8 @@ def _is_marker(part: str) -> bool:
 class FimFamily:
     """One prompt format.
 
-    ``template`` lists markers, white space, and text with the placeholders ``{prefix}`` (up to the cursor's
-    line), ``{typed}`` (that line up to the cursor) and ``{suffix}``. ``file_template`` is repeated for each other
+    ``template`` lists markers, white space, and text with the placeholders ``{prefix}`` (up to the anchor),
+    ``{typed}`` (from there to the cursor) and ``{suffix}``. ``file_template`` is repeated for each other
     file, between ``file_start`` and ``current_file``.
     """
 
@@ -144,115 +144,101 @@ class Prompt:
 
 
 class PromptBuilder:
-    """Builds prompts of one family for one tokenizer.
+    """Builds prompts of one family for one vocabulary.
 
     Raises ``CheckpointError`` when the vocabulary lacks a marker of the family.
     """
 
-    def __init__(self, family: FimFamily, tokenizer: Tokenizer, max_tokens: int) -> None:
+    def __init__(self, family: FimFamily, vocabulary: Vocabulary, max_tokens: int) -> None:
+        tokenizer = vocabulary.tokenizer
         missing = [marker for marker in family.markers if tokenizer.control_id(marker) is None]
         if missing:
             raise CheckpointError(f"prompt format {family.name!r} needs the tokens {', '.join(missing)}")
         self.family = family
+        self._vocabulary = vocabulary
         self._tokenizer = tokenizer
+        self._windows = Windows(tokenizer)
         self._max_tokens = max_tokens
         self._shows_files = bool(family.file_template) and all(
             tokenizer.control_id(marker) is not None for marker in family.file_markers
         )
 
-    def infill(self, prefix: str, suffix: str, extra: Iterable[FileContext], max_new_tokens: int) -> Prompt:
+    def infill(
+        self,
+        prefix: str,
+        suffix: str,
+        extra: Iterable[FileContext],
+        max_new_tokens: int,
+        *,
+        anchor: int | None = None,
+        heal: bool = True,
+    ) -> Prompt:
         """A prompt for the text between ``prefix`` and ``suffix``, cut at line borders to fit the context.
 
-        The cursor's line may take half of the room, the suffix a third of what is left, the text before the line
-        the rest; other files get what remains after that. Raises ``RequestError`` when there is no room, or nothing
-        to continue.
+        ``anchor`` is the number of characters of ``prefix`` before the typed segment; None is the start of the
+        cursor's line. With the same anchor and suffix the prompt of a longer typed segment begins like that of the
+        shorter one, but for the last few tokens. ``heal`` is that of ``CompletionRequest``; nothing is healed across
+        the anchor.
+
+        The typed segment may take half of the room, the suffix a third, the text before the anchor the rest; other
+        files get what remains after that. The typed segment, too, is cut at the start of one of its lines when it
+        does not fit. Room is given to it in steps of an eighth, and texts are cut in large steps, so that from one
+        keystroke to the next nothing is cut differently unless it must. Raises ``RequestError`` when there is no
+        room, or nothing to continue.
         """
         if not self.family.markers:
-            return self.continuation(prefix, max_new_tokens)
-        split = prefix.rfind("\n") + 1
-        typed, required = self._heal(prefix[split:])
-        budget = self._budget(max_new_tokens, required)
-        texts = {"{typed}": self._tail(typed, budget // 2)}
-        budget -= self._count(texts["{typed}"])
-        texts["{suffix}"] = self._head(suffix, budget // 3)
-        budget -= self._count(texts["{suffix}"])
-        texts["{prefix}"] = self._tail(prefix[:split], budget)
-        budget -= self._count(texts["{prefix}"])
+            return self.continuation(prefix, max_new_tokens, heal=heal)
+        split = prefix.rfind("\n") + 1 if anchor is None else anchor
+        budget, most_required = self._budget(max_new_tokens)
+        typed, required = self._split(prefix[split:], most_required if heal else 0)
+        windows, step = self._windows, max(1, budget // 8)
+        texts = {"{typed}": windows.tail(typed, budget // 2), "{suffix}": windows.head(suffix, budget // 3)}
+        budget -= (windows.count(texts["{typed}"]) // step + 1) * step
+        budget -= windows.count(texts["{suffix}"])
+        texts["{prefix}"] = windows.tail(prefix[:split], budget)
+        budget -= windows.count(texts["{prefix}"])
         ids = self._bos() + self._files(extra, budget) + self._render(self.family.template, texts)
         return Prompt(ids, required)
 
-    def continuation(self, text: str, max_new_tokens: int) -> Prompt:
+    def continuation(self, text: str, max_new_tokens: int, *, heal: bool = True) -> Prompt:
         """A prompt that continues ``text`` left to right, without any marker.
 
         Raises ``RequestError`` when there is no room, or nothing to continue.
         """
-        fed, required = self._heal(text)
+        budget, most_required = self._budget(max_new_tokens)
+        fed, required = self._split(text, most_required if heal else 0)
         bos = self._bos()
         if not fed and not bos:
             fed, required = text, b""  # a model must be fed something
-        ids = bos + self._tokenizer.encode(self._tail(fed, self._budget(max_new_tokens, required)))
+        ids = bos + list(self._windows.encode(self._windows.tail(fed, budget)))
         if not ids:
             raise RequestError("the prompt is empty; there is nothing to continue")
         return Prompt(ids, required)
 
-    def _heal(self, text: str) -> tuple[str, bytes]:
-        """Split off what is tokenised differently once more follows; returns what is fed, and what is required.
+    def _split(self, text: str, most_required: int) -> tuple[str, bytes]:
+        """What is fed of the text before the cursor, and what the answer must begin with."""
+        return self._vocabulary.split_unstable(text, most_required) if most_required else (text, b"")
 
-        Pre-tokenisers leave the last character of a run of white space to the word behind it, so of an indentation
-        all but that character is fed: the model then knows how deep the line is. Otherwise it is the last token
-        that may grow.
+    def _budget(self, max_new_tokens: int) -> tuple[int, int]:
+        """Tokens left for text beside markers and answer; and most bytes that may be required, for which as many
+        tokens are kept.
+
+        Neither depends on the text, so that typing changes no cut. Raises ``RequestError`` when there is no room.
         """
-        if text.endswith(_SPACE):
-            return text[:-1], text[-1:].encode()
-        ids = self._tokenizer.encode(text[-_HEAL_CHARS:])
-        last = self._tokenizer.all_bytes[ids[-1]].decode("utf-8", errors="ignore") if ids else ""
-        # a token that begins in the middle of a character is left alone
-        cut = len(text) - len(last) if text.endswith(last) else len(text)
-        return text[:cut], text[cut:].encode()
-
-    def _budget(self, max_new_tokens: int, required: bytes) -> int:
-        """Tokens left for text beside markers, answer, and what the answer must begin with (a byte each at most).
-
-        Raises ``RequestError`` when there are none.
-        """
-        budget = self._max_tokens - max_new_tokens - len(required) - len(self.family.template) - 1
+        room = self._max_tokens - max_new_tokens
+        most_required = max(1, min(_MOST_REQUIRED, room // 4))
+        budget = room - most_required - len(self.family.template) - 2
         if budget < 1:
             raise RequestError(
                 f"max_tokens is {max_new_tokens}; the context of {self._max_tokens} tokens leaves no room for a prompt"
             )
-        return budget
+        return budget, most_required
 
     def _bos(self) -> list[int]:
         bos = self._tokenizer.bos_id
         if bos is None and self.family.has_bos:
             bos = next((i for i in map(self._tokenizer.control_id, _BOS_TEXTS) if i is not None), None)
         return [] if bos is None else [bos]
-
-    def _count(self, text: str) -> int:
-        return len(self._tokenizer.encode(text))
-
-    def _tail(self, text: str, max_tokens: int) -> str:
-        """The end of ``text`` within ``max_tokens``; if it is cut, from a line's start where there is one."""
-        if max_tokens <= 0:
-            return ""
-        cut = text[-max_tokens * _CHARS_PER_TOKEN :]
-        ids = self._tokenizer.encode(cut)
-        if len(ids) > max_tokens:
-            cut = self._tokenizer.decode(ids[-max_tokens:]).lstrip(_REPLACEMENT)
-        if len(cut) == len(text):
-            return text
-        line_start = cut.find("\n") + 1
-        return cut[line_start:] if line_start < len(cut) else cut
-
-    def _head(self, text: str, max_tokens: int) -> str:
-        """The start of ``text`` within ``max_tokens``; if it is cut, to a line's end where there is one."""
-        cut = text[: max(max_tokens, 0) * _CHARS_PER_TOKEN]
-        ids = self._tokenizer.encode(cut)
-        if len(ids) > max_tokens:
-            cut = self._tokenizer.decode(ids[:max_tokens]).rstrip(_REPLACEMENT)
-        if len(cut) == len(text):
-            return text
-        return cut[: cut.rfind("\n") + 1] or cut
 
     def _files(self, extra: Iterable[FileContext], budget: int) -> list[int]:
         """Other files in the family's own format, as many as fit; none where the family has no format."""
@@ -273,5 +259,5 @@ class PromptBuilder:
             if _is_marker(part):
                 ids.append(self._tokenizer.control_ids[part])
             else:
-                ids += self._tokenizer.encode(_PLACEHOLDER.sub(lambda match: texts[match.group()], part))
+                ids += self._windows.encode(_PLACEHOLDER.sub(lambda match: texts[match.group()], part))
         return ids

@@ -5,26 +5,16 @@ It is told the chosen tokens and says when the answer is complete; it knows neit
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.fim import Prompt
-from engine.healing import ByteConstraint, ByteVocabulary
+from engine.healing import ByteConstraint, Vocabulary
 from engine.request import Delta, Finished, FinishReason, SamplingParams, Timing, Usage
 from engine.textstream import TextStream
-from engine.tokenizer import Tokenizer
 
 OnDelta = Callable[[Delta], None]
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Tokens, and their bytes in order."""
-
-    tokenizer: Tokenizer
-    by_bytes: ByteVocabulary
 
 
 class Generation:

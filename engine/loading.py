@@ -15,8 +15,7 @@ from engine.checkpoint.store import resolve_model
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.fim import PromptBuilder, detect_family, family_named
-from engine.generation import Vocabulary
-from engine.healing import ByteVocabulary
+from engine.healing import Vocabulary
 from engine.machine.memory import allowed_bytes, available_bytes, choose_precision
 from engine.machine.predict import ModelSize, memory_bytes, size_of
 from engine.model.config import ModelConfig
@@ -68,7 +67,8 @@ def load_model(name: str, config: EngineConfig, dtype: torch.dtype, device: torc
     wanted = config.fim_family if config.fim_family != "auto" else model.fim_family
     family = detect_family(tokenizer, shape.architecture, model.name) if wanted == "auto" else family_named(wanted)
     context_tokens = min(config.max_context_tokens, shape.context_tokens)
-    prompts = PromptBuilder(family, tokenizer, context_tokens)
+    vocabulary = Vocabulary.of(tokenizer)
+    prompts = PromptBuilder(family, vocabulary, context_tokens)
     num_blocks = _num_blocks(config, shape, context_tokens, dtype)
     kernels = choose_kernels(config, shape, dtype, device)
     size = size_of(shape, checkpoint.four_bit_share())
@@ -85,7 +85,7 @@ def load_model(name: str, config: EngineConfig, dtype: torch.dtype, device: torc
         precision=str(dtype).removeprefix("torch.") if precision == "exact" else precision,
         kernels=kernels.name,
         decoder=decoder,
-        vocabulary=Vocabulary(tokenizer, ByteVocabulary(tokenizer.all_bytes)),
+        vocabulary=vocabulary,
         prompts=prompts,
         storage=storage,
         cache=KVCache(BlockPool(num_blocks, BLOCK_TOKENS), storage, namespace),

@@ -390,4 +390,6 @@ def _serves_successor(chunk: Chunk) -> bool:
     successor = chunk.sequence.successor
     if successor is None or successor.end_reason is not None:
         return False
+    if not (successor.use_cache and chunk.sequence.use_cache):
+        return False
     return successor.token_ids[: chunk.end] == chunk.sequence.token_ids[: chunk.start] + chunk.token_ids

@@ -104,10 +104,23 @@ class CompletionRequest:
     """If it has not begun so long after its arrival, it is dropped with ``EXPIRED``."""
     draft: str = ""
     """What probably comes next, such as the rest of an earlier answer. Only makes it faster: the text is verified."""
+    anchor: int | None = None
+    """How many characters of ``prefix`` come before the anchor. What lies between it and the cursor, the typed
+    segment, stands last in the prompt where the model's format allows it, so that with the same anchor and suffix
+    typing only appends. None is the start of the cursor's line. Without ``suffix`` it does not matter."""
+    use_cache: bool = True
+    """False: nothing that was computed before is used, and nothing of this is kept; for measuring."""
+    heal: bool = True
+    """False: the text before the cursor is fed as it is, also an end that is tokenised differently once more
+    follows; for measuring."""
+    use_drafts: bool = True
+    """False: one token after the other, whatever ``draft`` says; for measuring."""
 
     def __post_init__(self) -> None:
         limit = self.deadline_ms
         _check("deadline_ms", limit, limit is None or limit > 0.0, "above 0, or absent")
+        anchor, length = self.anchor, len(self.prefix)
+        _check("anchor", anchor, anchor is None or 0 <= anchor <= length, f"between 0 and {length}, or absent")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="Download, list and remove models.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
-bench_app = typer.Typer(help="Measure how fast the engine is on this machine.", no_args_is_help=True)
+bench_app = typer.Typer(help="Measure how fast Midline is on this machine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 
 _INTERRUPTED = 130
@@ -287,6 +287,35 @@ def bench_peers(
         precision=precision,
         num_repetitions=repetitions,
         seed=seed,
+        out=out,
+        is_quick=quick,
+    )
+
+
+@bench_app.command("keystrokes")
+def bench_keystrokes(
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILES]...", help="Code to type again. Default: Midline's own.")
+    ] = None,
+    model: ModelOption = None,
+    sessions: Annotated[int | None, typer.Option(help="Files that are typed into. Default: 6.")] = None,
+    keys: Annotated[int | None, typer.Option(help="Characters typed in each, about. Default: 125.")] = None,
+    ablate: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Also without each of cache,anchor,heal,typethrough,spec,cancel."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is typed, when, and with which typos.")] = 0,
+    out: OutOption = None,
+    quick: QuickOption = False,
+) -> None:
+    """Somebody types in an editor, key by key: how long until the suggestion, and at what cost? 3 minutes a run."""
+    from lsp_server.commands.bench_keystrokes import run_keystrokes
+
+    run_keystrokes(
+        files=files or [],
+        model=model,
+        numbers={"sessions": sessions, "keys": keys, "seed": seed},
+        ablations=ablate,
         out=out,
         is_quick=quick,
     )

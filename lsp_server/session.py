@@ -6,9 +6,10 @@ client's profile; what it has to tell the editor goes through ``EditorLink``.
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from engine.config import ServiceConfig
@@ -16,7 +17,7 @@ from engine.errors import ConfigError
 from lsp_server.backends.base import Backend, BackendState, BackendStatus
 from lsp_server.clients import ClientProfile
 from lsp_server.completion.inflight import InFlight
-from lsp_server.completion.pipeline import complete
+from lsp_server.completion.pipeline import Track, complete
 from lsp_server.completion.request import EmptyReason, Situation, Suggestion
 from lsp_server.config import MidlineConfig
 from lsp_server.documents import Document, DocumentStore, Edit, Position, clean_text
@@ -40,6 +41,35 @@ class Cursor:
     is_explicit: bool = False
     selected: Edit | None = None
     """The entry selected in the editor's list: the suggestion continues the text as if it had been taken."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a request, without any text."""
+
+    outcome: str
+    """``suggested``, or the code of the reason why not."""
+    source: str
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
+    first_token_ms: float | None
+    total_ms: float
+    is_reanchored: bool
+
+    @classmethod
+    def of(cls, suggestion: Suggestion) -> "Outcome":
+        """That of an answer."""
+        return cls(
+            outcome=suggestion.reason.value if suggestion.reason else "suggested",
+            source=suggestion.source.value,
+            **asdict(suggestion.usage),
+            first_token_ms=suggestion.timing.first_token_ms,
+            total_ms=suggestion.timing.total_ms,
+            is_reanchored=suggestion.is_reanchored,
+        )
 
 
 class EditorLink(Protocol):
@@ -69,8 +99,8 @@ class Session:
         self.documents = DocumentStore()
         self.inflight = InFlight()
         self.profile = ClientProfile()
-        self.recent: deque[str] = deque(maxlen=_NUM_RECENT)
-        """Outcomes of the last requests: ``suggested`` or the reason code."""
+        self.recent: deque[Outcome] = deque(maxlen=_NUM_RECENT)
+        """Of the last requests."""
         self.startup_warning = ""
         """What the user should see once the editor is ready."""
         self._base_config = base_config
@@ -80,18 +110,20 @@ class Session:
         self._last_status: BackendStatus | None = None
         self._shown: set[str] = set()
         self._background: set[asyncio.Task[None]] = set()
+        self._tracks: dict[str, Track] = {}
+        self._session_name = secrets.token_hex(8)
+        self._num_tracks = 0
         self.config = self._effective({})
         self.backend = self._make_backend()
 
     async def suggest(self, uri: str, cursor: Cursor, budget_ms: float | None = None) -> Suggestion:
         """The suggestion for a place in an open document; always an answer unless the caller is cancelled."""
-        outcome: str = EmptyReason.CANCELLED.value
+        suggestion = Suggestion("", EmptyReason.CANCELLED)
         try:
             suggestion = await self._suggest(uri, cursor, budget_ms)
-            outcome = suggestion.reason.value if suggestion.reason else "suggested"
             return suggestion
         finally:
-            self.recent.append(outcome)
+            self.recent.append(Outcome.of(suggestion))
 
     async def pull_editor_settings(self) -> None:
         """Ask the client for its settings, if it answers that."""
@@ -109,6 +141,7 @@ class Session:
         if former == config:
             return
         self.inflight.end_all(EmptyReason.SUPERSEDED if config.enabled else EmptyReason.DISABLED)
+        self._forget_all()  # what another model has said, or would have been asked otherwise
         is_switched_off = former.enabled and not config.enabled
         if is_switched_off or (former.engine, former.service) != (config.engine, config.service):
             self._in_background(self.backend.aclose())  # which also ends waiting for a model
@@ -138,11 +171,13 @@ class Session:
         """What is going on, for a person who wonders why there is no suggestion."""
         status = self.backend.status
         state = status.state.value if self.config.enabled else "disabled"
-        return {"state": state, "model": status.model, "message": status.message, "recent": list(self.recent)}
+        recent = list(map(asdict, self.recent))
+        return {"state": state, "model": status.model, "message": status.message, "recent": recent}
 
     async def aclose(self) -> None:
         """End all completions and connections."""
         await self.inflight.aclose()
+        await asyncio.gather(*(track.answers.aclose() for track in self._tracks.values()))
         await self.backend.aclose()
         await asyncio.gather(*self._background, return_exceptions=True)
 
@@ -151,7 +186,7 @@ class Session:
         if document is None:
             return Suggestion("", EmptyReason.DOCUMENT_CLOSED)
         version, situation = document.version, _situation(uri, document, cursor)
-        work = complete(situation, self.config, self.backend, budget_ms)
+        work = complete(situation, self.config, self.backend, budget_ms, self._track(uri))
         try:
             suggestion = await self.inflight.run(uri, work)
             self._on_status(self.backend.status)
@@ -161,6 +196,22 @@ class Session:
             return Suggestion("", EmptyReason.SERVICE_UNAVAILABLE)
         is_stale = self.documents.get(uri) is not document or document.version != version
         return Suggestion("", EmptyReason.DOCUMENT_CHANGED) if is_stale else suggestion
+
+    def forget(self, uri: str) -> None:
+        """A document has been closed, or is another one now: nothing of it is remembered."""
+        track = self._tracks.pop(uri, None)
+        if track is not None:
+            track.answers.stop()
+
+    def _forget_all(self) -> None:
+        for uri in list(self._tracks):
+            self.forget(uri)
+
+    def _track(self, uri: str) -> Track:
+        if uri not in self._tracks:
+            self._num_tracks += 1
+            self._tracks[uri] = Track(session=f"{self._session_name}-{self._num_tracks}")
+        return self._tracks[uri]
 
     def _effective(self, editor_settings: Any) -> MidlineConfig:
         config = merge(self._base_config, editor_settings)

@@ -24,6 +24,8 @@ def write_plot(report: Report, folder: Path) -> Path | None:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     if report.benchmark == "step":
         _draw_step(figure, report)
+    elif report.benchmark == "keystrokes":
+        _draw_keystrokes(figure, report)
     else:
         _draw_caps(figure, report)
     path = folder / f"{report.benchmark}.png"
@@ -63,6 +65,22 @@ def _draw_step(figure: Any, report: Report) -> None:
             axes.plot(counts, per_row, style, color=colour, label=label)
     axes.yaxis.set_minor_formatter("")  # over so many powers of ten they would overlap
     axes.legend(fontsize="small")
+
+
+def _draw_keystrokes(figure: Any, report: Report) -> None:
+    """Times and computed tokens of each run, full and without something."""
+    rows = [row for result in report.results for row in result.rows if row["session"] == "all"]
+    names = [row["run"] for row in rows]
+    panels = (
+        ("key to suggestion, ms: p50 and p95", ("latency_p95_ms", "latency_p50_ms")),
+        ("prompt tokens computed on the same line: mean and p95", ("p95_computed_tokens", "mean_computed_tokens")),
+    )
+    for axes, (title, values) in zip(figure.subplots(1, 2), panels, strict=True):
+        for value, colour in zip(values, _COLOURS, strict=False):
+            axes.barh(names, [row[value] or 0.0 for row in rows], color=colour, alpha=0.7, label=value)
+        axes.set_title(title)
+        axes.invert_yaxis()
+        axes.grid(alpha=0.3, axis="x")
 
 
 def _set_up(axes: Any, title: str, x_label: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.cache.pool import BlockPool
-from engine.cache.prefix_index import Node, PrefixIndex
+from engine.cache.prefix_index import Match, Node, PrefixIndex
 
 
 class BlockMemory(Protocol):
@@ -34,6 +34,8 @@ class BlockTable:
     num_published: int
     num_cached_tokens: int
     """Tokens that were computed when the table was made."""
+    is_private: bool = False
+    """Nothing of it is ever published."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,16 @@ class KVCache:
         """Blocks that hold ``num_tokens``."""
         return -(-num_tokens // self.pool.block_tokens)
 
-    def reserve(self, token_ids: list[int], max_tokens: int, may_take_sessions: bool = True) -> BlockTable | None:
+    def reserve(
+        self, token_ids: list[int], max_tokens: int, may_take_sessions: bool = True, *, is_private: bool = False
+    ) -> BlockTable | None:
         """Blocks for a sequence that begins with ``token_ids`` and may grow to ``max_tokens``.
 
         None when there is no room now. ``num_cached_tokens`` of the table are computed already: never all, because
         the last token's hidden state is wanted. ``may_take_sessions`` allows to evict what a session has left.
+        A private table begins with none computed and is never shared.
         """
-        match = self.index.match(self.namespace, token_ids[:-1])
+        match = Match((), None, 0) if is_private else self.index.match(self.namespace, token_ids[:-1])
         shared = [node.block for node in match.nodes]
         tail, num_tail_tokens = match.tail, match.num_tail_tokens
         count = self.num_blocks_for(max_tokens) - len(shared)
@@ -106,6 +111,7 @@ class KVCache:
             last_node=match.nodes[-1] if match.nodes else self.index.root(self.namespace),
             num_published=len(shared),
             num_cached_tokens=len(shared) * self.pool.block_tokens + num_tail_tokens,
+            is_private=is_private,
         )
         self._tables.add(table)
         return table
@@ -115,6 +121,8 @@ class KVCache:
 
         Where another sequence has published the same tokens, its block takes the place of ours.
         """
+        if table.is_private:
+            return
         size = self.pool.block_tokens
         while (table.num_published + 1) * size <= num_computed:
             at = table.num_published
@@ -138,6 +146,20 @@ class KVCache:
         if table not in self._tables:
             raise ValueError("a sequence's blocks are given back twice")
         self._tables.remove(table)
+        if not table.is_private:
+            self._publish_all(table, token_ids, num_computed)
+            if session:
+                self._remember(session, table.last_node)
+        for block in table.blocks:
+            self._release(block)
+
+    def clear(self) -> None:
+        """Forget all that is not in use."""
+        self._sessions.clear()
+        self._evict(self.pool.num_blocks, frozenset())
+
+    def _publish_all(self, table: BlockTable, token_ids: list[int], num_computed: int) -> None:
+        """Publish, and the last partial block as well; afterwards the table's last node ends with it."""
         self.publish(table, token_ids, num_computed)
         size = self.pool.block_tokens
         at = table.num_published
@@ -149,15 +171,6 @@ class KVCache:
             self.pool.retain(table.blocks[at])
         elif sibling is not None:
             table.last_node = sibling
-        if session:
-            self._remember(session, table.last_node)
-        for block in table.blocks:
-            self._release(block)
-
-    def clear(self) -> None:
-        """Forget all that is not in use."""
-        self._sessions.clear()
-        self._evict(self.pool.num_blocks, frozenset())
 
     def _forget_shorter(self, parent: Node, tokens: tuple[int, ...]) -> None:
         """Drop a partial block that the new one contains; nobody holds it, because partial blocks are copied."""

@@ -144,7 +144,9 @@ class Scheduler:
     def _admit(self, sequence: Sequence) -> bool:
         others_run = any(self._running.values())
         may_take_sessions = sequence.lane is Lane.INTERACTIVE or not others_run
-        table = self._cache.reserve(sequence.token_ids, sequence.max_tokens, may_take_sessions)
+        table = self._cache.reserve(
+            sequence.token_ids, sequence.max_tokens, may_take_sessions, is_private=not sequence.use_cache
+        )
         if table is None:
             if sequence.lane is Lane.INTERACTIVE:
                 self._refused = sequence

@@ -22,6 +22,8 @@ class Sequence:
     """Not begun by then, the request is dropped. On the clock of ``Scheduler.expire``."""
     session: str = ""
     """A newer request of the same session supersedes this one."""
+    use_cache: bool = True
+    """False: it takes nothing from the cache and leaves nothing there."""
 
     num_prompt_tokens: int = field(init=False)
     num_computed: int = field(init=False, default=0)

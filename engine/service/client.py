@@ -53,6 +53,7 @@ class HealthReport:
     kernels: str = ""
     device: str = ""
     num_threads: int = 0
+    num_parameters: int = 0
     memory_bytes: int = 0
     self_test: str = ""
 
@@ -77,6 +78,18 @@ class ServiceClient:
         except (httpx.TransportError, RuntimeError) as error:  # a closed client raises a bare RuntimeError
             raise self._unreachable(error) from error
         return _health_report(response.status_code, _json_object(response.content))
+
+    async def metrics(self) -> str:
+        """All counts and times in Prometheus' text format. Raises ``ServiceError``."""
+        import httpx
+
+        try:
+            response = await self._client().get("/metrics", timeout=_HEALTH_TIMEOUT_S)
+        except (httpx.TransportError, RuntimeError) as error:
+            raise self._unreachable(error) from error
+        if response.status_code != 200:
+            raise _refusal(response.status_code, response.content)
+        return response.text
 
     async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
         """Yield deltas; the last one carries ``finished``. Closing the generator cancels the work.
@@ -145,6 +158,7 @@ def _request_body(request: CompletionRequest) -> dict[str, object]:
     body: dict[str, object] = {name: value for name, value in asdict(request.sampling).items() if value is not None}
     body.update(prompt=request.prefix or list(request.prompt_ids) or "", stream=True, return_token_ids=True)
     body.update(lane=request.lane.value, session=request.session, draft=request.draft, deadline_ms=request.deadline_ms)
+    body.update(anchor=request.anchor, use_cache=request.use_cache, heal=request.heal, use_drafts=request.use_drafts)
     if request.suffix is not None:
         body["suffix"] = request.suffix
     if request.extra:

@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Sequence as TokenList
 from typing import Protocol
 
+from engine.healing import agrees
+
 
 class DraftSource(Protocol):
     """Guesses what follows a token sequence."""
@@ -56,6 +58,53 @@ class EarlierAnswer(_FreeSource):
         generated = list(token_ids[self._start :])
         at = len(generated)
         return self._draft_ids[at : at + max_tokens] if generated == self._draft_ids[:at] else []
+
+
+class Obedient:
+    """Another source's guesses, as far as they agree with the bytes that the answer must begin with."""
+
+    def __init__(
+        self, source: DraftSource, num_prompt_tokens: int, required: bytes, token_bytes: TokenList[bytes]
+    ) -> None:
+        """``token_bytes`` are all tokens' bytes by id."""
+        self._source = source
+        self._known = num_prompt_tokens
+        self._required = required
+        self._token_bytes = token_bytes
+
+    @property
+    def name(self) -> str:
+        """That of the source."""
+        return self._source.name
+
+    @property
+    def cost_s(self) -> float:
+        """That of the source."""
+        return self._source.cost_s
+
+    def propose(self, token_ids: TokenList[int], max_tokens: int) -> list[int]:
+        """Up to the first guess that cannot come true."""
+        drafts = self._source.propose(token_ids, max_tokens)
+        for token in token_ids[self._known :] if self._required else ():
+            self._required = self._required[len(self._token_bytes[token]) :]
+        self._known = len(token_ids)
+        remaining = self._required
+        for index, token in enumerate(drafts):
+            if not remaining:
+                break
+            piece = self._token_bytes[token]
+            if not (piece and agrees(piece, remaining)):
+                return drafts[:index]
+            remaining = remaining[len(piece) :]
+        return drafts
+
+    def catch_up_s(self, token_ids: TokenList[int]) -> float:
+        """That of the source."""
+        return self._source.catch_up_s(token_ids)
+
+    def close(self) -> None:
+        """The sequence has ended."""
+        self._source.close()
 
 
 class NGrams(_FreeSource):

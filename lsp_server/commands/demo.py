@@ -18,6 +18,7 @@ from lsp_server.commands.models import download_progress
 from lsp_server.commands.settle import name_to_pull, settle
 from lsp_server.demo.editor import DemoEditor, Ghost
 from lsp_server.demo.script import EXAMPLE_NAME, Scene, load_script
+from lsp_server.editor import run_beside
 from lsp_server.errors import UsageError
 from lsp_server.settings import load_config
 
@@ -49,24 +50,14 @@ async def _watch_and_play(console: Console, model: str, is_fast: bool) -> None:
     """Play until the end, or until the language server ends, whichever comes first."""
     lines, scenes = load_script()
     editor = DemoEditor(EXAMPLE_NAME, lines)
-    playing = asyncio.create_task(_play(console, editor, scenes, model, is_fast))
-    watching = asyncio.create_task(editor.watch())
-    try:
-        await asyncio.wait((playing, watching), return_when=asyncio.FIRST_COMPLETED)
-        await (playing if playing.done() else watching)
-    except RuntimeError as error:  # pygls's for requests that a dead server leaves open
-        raise ServiceError(f"the language server has ended ({error}); run: midline doctor") from error
-    finally:
-        playing.cancel()
-        watching.cancel()
-        await asyncio.gather(playing, watching, return_exceptions=True)
-        await editor.close()
+    await run_beside(editor, asyncio.create_task(_play(console, editor, scenes, model, is_fast)))
 
 
 async def _play(console: Console, editor: DemoEditor, scenes: list[Scene], model: str, is_fast: bool) -> None:
     with console.status(f"Starting the language server and loading {escape(model)} …"):
         started = time.monotonic()
         await editor.start(model)
+        editor.open_example()
         await editor.wait_until_ready(_LOAD_TIMEOUT_S)
     console.print(f"[bold]{escape(model)}[/] is ready after {time.monotonic() - started:.1f} s.", soft_wrap=True)
     console.print(
@@ -100,7 +91,7 @@ async def _play_scene(console: Console, editor: DemoEditor, scene: Scene, is_fas
         try:
             for key in scene.typed:
                 line, column = editor.insert(line, column, key)
-                asking.append(asyncio.create_task(editor.ask(line, column)))
+                asking.append(asyncio.create_task(editor.suggestion(line, column)))
                 live.update(_render(line, editor.lines[line], "", None), refresh=True)
                 await asyncio.sleep(0 if is_fast else _KEY_INTERVAL_S)
             *_, ghost = await asyncio.gather(*asking)  # the server answers older ones, with nothing, at the next key

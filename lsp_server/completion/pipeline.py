@@ -1,23 +1,22 @@
-"""From a cursor to a suggestion: decide, wait, choose the context, generate, clean. One readable function.
+"""From a cursor to a suggestion: reuse, decide, wait, choose the context, generate, clean. One readable function.
 
-It knows no editor, no document store and no process; whoever calls it may cancel it at any point, which closes the
-backend's stream.
+It knows no editor, no document store and no process; whoever calls it may cancel it at any point.
 """
 
 import asyncio
 import logging
-import time
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.errors import MidlineError, ServiceError
-from engine.request import CompletionRequest, SamplingParams, Timing, Usage
+from engine.request import CompletionRequest, SamplingParams, Timing
 from lsp_server.backends.base import Backend, BackendState, BackendStatus
-from lsp_server.completion.decide import Shape, has_closers_only, refusal, shape_of
-from lsp_server.completion.request import EmptyReason, Situation, Suggestion
+from lsp_server.completion.ablation import is_off
+from lsp_server.completion.anchor import Anchor, anchored
+from lsp_server.completion.answers import Answer, Answers
+from lsp_server.completion.decide import Shape, refusal, shape_of
+from lsp_server.completion.request import EmptyReason, Situation, Source, Suggestion
 from lsp_server.config import CompletionConfig, MidlineConfig
-from lsp_server.context.window import window_after, window_before
-from lsp_server.postprocess import Hole, block_end, postprocess
+from lsp_server.postprocess import Hole, postprocess
 
 _logger = logging.getLogger(__name__)
 
@@ -33,51 +32,92 @@ _LOADING_POLL_S = 0.1
 
 
 @dataclass
-class Generated:
-    """What a stream has brought so far; of use also when the stream is cut."""
+class Track:
+    """What is remembered of one document from keystroke to keystroke."""
 
-    text: str = ""
-    usage: Usage = field(default_factory=Usage)
-    started_at_s: float = field(default_factory=time.perf_counter)
-    first_token_ms: float | None = None
+    session: str = ""
+    anchor: Anchor | None = None
+    answers: Answers = field(default_factory=Answers)
+    _last_prefix: str = ""
 
-    def elapsed_ms(self) -> float:
-        """Milliseconds since the request was sent."""
-        return (time.perf_counter() - self.started_at_s) * 1000
+    def advance(self, prefix: str) -> str:
+        """Go on to a cursor; returns what was deleted before it since the last one."""
+        last, self._last_prefix = self._last_prefix, prefix
+        return last[len(prefix) :] if last.startswith(prefix) else ""
 
 
 async def complete(
-    situation: Situation, config: MidlineConfig, backend: Backend, budget_ms: float | None = None
+    situation: Situation,
+    config: MidlineConfig,
+    backend: Backend,
+    budget_ms: float | None = None,
+    track: Track | None = None,
 ) -> Suggestion:
     """The suggestion for a cursor, or the reason why there is none. Errors of the backend become reasons.
 
     After ``budget_ms`` the whole lines that exist by then are taken. Without a budget, a model that is still loading
-    is waited for.
+    is waited for. ``track`` is the document's; what it remembers makes this faster and changes no text.
     """
+    track = Track() if track is None else track
     if (reason := refusal(situation, config)) is not None:
+        track.answers.stop()
         return Suggestion("", reason)
+    hole = Hole(situation, shape_of(situation, config.completion.multiline))
+    former, track.anchor = track.anchor, anchored(track.anchor, situation, config.context)
+    deleted = track.advance(situation.prefix)
+    after = track.anchor.after
+    if (answer := track.answers.find(hole, after)) is not None:
+        source = Source.TYPED if answer.covers(hole, after) else Source.RUNNING
+        suggestion = await _from_answer(answer, hole, after, budget_ms, source)
+        if suggestion is not None:
+            return suggestion
+    track.answers.stop_wrong(situation.prefix, after)
     if not situation.is_explicit:
         await asyncio.sleep(config.completion.debounce_ms / 1000)
-    hole = Hole(situation, shape_of(situation, config.completion.multiline))
-    request, generated = build_request(hole, config), Generated()
+    request = build_request(hole, config.completion, track, deleted)
+    suggestion = await _ask(backend, request, hole, track, budget_ms)
+    return replace(suggestion, is_reanchored=former is not None and former is not track.anchor)
+
+
+async def _ask(
+    backend: Backend, request: CompletionRequest, hole: Hole, track: Track, budget_ms: float | None
+) -> Suggestion:
+    """A new answer of the model."""
+    assert track.anchor is not None
+    after = track.anchor.after
     for is_last_attempt in (False, True):
         status = await _until_ready(backend, can_wait=budget_ms is None)
         if status.state is not BackendState.READY:
             return Suggestion("", _REASON_OF_STATE[status.state], status.model)
+        answer = Answer(hole.situation.prefix, after, hole.shape, status.model)
+        track.answers.add(answer, backend, request)
         try:
-            await asyncio.wait_for(_generate(backend, request, hole, generated), _seconds(budget_ms))
-            break
-        except asyncio.TimeoutError:
-            generated.text = generated.text[: generated.text.rfind("\n") + 1]
-            break
+            suggestion = await _from_answer(answer, hole, after, budget_ms, Source.MODEL)
+            return suggestion or Suggestion("", EmptyReason.SUPERSEDED, status.model)  # by a stop from elsewhere
         except MidlineError as error:
             # an engine that has died is started again, once, without another keystroke
-            if is_last_attempt or generated.text or not isinstance(error, ServiceError):
+            if is_last_attempt or answer.text or not isinstance(error, ServiceError):
                 _logger.warning("no completion: %s", error)
-                return Suggestion("", EmptyReason.SERVICE_UNAVAILABLE, status.model)
-    cleaned = postprocess(generated.text, hole)
-    timing = Timing(first_token_ms=generated.first_token_ms, total_ms=generated.elapsed_ms())
-    return Suggestion(cleaned.text, cleaned.reason, status.model, generated.usage, timing, cleaned.overlay)
+                break
+    return Suggestion("", EmptyReason.SERVICE_UNAVAILABLE, status.model)
+
+
+async def _from_answer(
+    answer: Answer, hole: Hole, after: str, budget_ms: float | None, source: Source
+) -> Suggestion | None:
+    """The suggestion from an answer that may still be running; None if it turns out to say something else."""
+    try:
+        rest = await asyncio.wait_for(answer.wait_for_rest(hole, after), _seconds(budget_ms))
+    except asyncio.TimeoutError:
+        rest = answer.rest(hole.situation.prefix, after) or ""
+        rest = rest[: rest.rfind("\n") + 1]
+    if rest is None:
+        return None
+    cleaned = postprocess(rest, hole)
+    if source is Source.TYPED:
+        return Suggestion(cleaned.text, cleaned.reason, answer.model, overlay=cleaned.overlay, source=source)
+    timing = Timing(first_token_ms=answer.first_token_ms, total_ms=answer.elapsed_ms())
+    return Suggestion(cleaned.text, cleaned.reason, answer.model, answer.usage, timing, cleaned.overlay, source)
 
 
 async def _until_ready(backend: Backend, can_wait: bool) -> BackendStatus:
@@ -89,16 +129,20 @@ async def _until_ready(backend: Backend, can_wait: bool) -> BackendStatus:
     return status
 
 
-def build_request(hole: Hole, config: MidlineConfig) -> CompletionRequest:
-    """The request for the engine: windows around the cursor, and where to stop."""
-    situation = hole.situation
-    suffix = situation.suffix
-    if has_closers_only(situation.line_suffix):
-        suffix = suffix[len(situation.line_suffix) :]  # brackets that the editor closed are not what follows
+def build_request(hole: Hole, config: CompletionConfig, track: Track, deleted: str = "") -> CompletionRequest:
+    """The request for the engine: windows as they were at the anchor, what was typed since, and where to stop."""
+    anchor, prefix = track.anchor, hole.situation.prefix
+    assert anchor is not None
     return CompletionRequest(
-        prefix=window_before(situation.prefix, config.context.max_prefix_chars),
-        suffix=window_after(suffix, config.context.max_suffix_chars),
-        sampling=_sampling(hole.shape, config.completion),
+        prefix=anchor.window_before + prefix[len(anchor.before) :],
+        suffix=anchor.window_after,
+        sampling=_sampling(hole.shape, config),
+        anchor=len(anchor.window_before),
+        session="" if is_off("cancel") else track.session,
+        draft=track.answers.draft(prefix, anchor.after) or deleted,
+        use_cache=not is_off("cache"),
+        heal=not is_off("heal"),
+        use_drafts=not is_off("spec"),
     )
 
 
@@ -110,18 +154,6 @@ def _sampling(shape: Shape, config: CompletionConfig) -> SamplingParams:
         time_limit_ms=config.block_time_limit_ms,
         min_indent=shape.min_indent,
     )
-
-
-async def _generate(backend: Backend, request: CompletionRequest, hole: Hole, into: Generated) -> None:
-    """Collect the stream; leave it early, which closes it, once the block has ended."""
-    async with aclosing(backend.stream(request)) as deltas:
-        async for delta in deltas:
-            if into.first_token_ms is None and (delta.text or delta.token_ids):
-                into.first_token_ms = into.elapsed_ms()
-            into.text += delta.text
-            into.usage = delta.usage
-            if delta.finished is None and hole.shape.is_block and block_end(into.text, hole) is not None:
-                return
 
 
 def _seconds(budget_ms: float | None) -> float | None:

@@ -25,6 +25,18 @@ class EmptyReason(str, Enum):
     REPETITION = "repetition"
 
 
+class Source(str, Enum):
+    """Where a suggestion comes from."""
+
+    NONE = "none"
+    MODEL = "model"
+    """A request of its own."""
+    RUNNING = "running"
+    """A generation that ran already, and agrees with what has been typed since."""
+    TYPED = "typed"
+    """What is left of an answer whose beginning has been typed: no model is asked."""
+
+
 @dataclass(frozen=True)
 class Situation:
     """A cursor in a document, in LF-normalised text. Offsets are in characters (code points)."""
@@ -68,3 +80,6 @@ class Suggestion:
     timing: Timing = field(default_factory=Timing)
     overlay: Overlay | None = None
     """For editors that can draw it instead of ``text``."""
+    source: Source = Source.NONE
+    is_reanchored: bool = False
+    """The prompt was divided anew, so that what follows the anchor had to be computed again."""

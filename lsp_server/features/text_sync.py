@@ -15,6 +15,7 @@ def did_open(session: Session, params: types.DidOpenTextDocumentParams) -> None:
     """Take over a document's text."""
     item = params.text_document
     session.inflight.end(item.uri, EmptyReason.DOCUMENT_CHANGED)
+    session.forget(item.uri)
     session.documents.open(item.uri, item.text, str(item.language_id), item.version)
 
 
@@ -32,6 +33,7 @@ def did_change(session: Session, params: types.DidChangeTextDocumentParams) -> N
 def did_close(session: Session, params: types.DidCloseTextDocumentParams) -> None:
     """Forget a document."""
     session.inflight.end(params.text_document.uri, EmptyReason.DOCUMENT_CLOSED)
+    session.forget(params.text_document.uri)
     session.documents.close(params.text_document.uri)
 
 

@@ -132,6 +132,119 @@ def test_tokens_that_repeat_what_was_typed_do_not_count(engine: Engine) -> None:
     assert finished.usage.generated_tokens == len(ids) >= 1
 
 
+def test_without_the_cache_nothing_is_taken_from_it_and_nothing_left(engine: Engine) -> None:
+    request = _request("x = 1\nfor k", "\nend")
+    alone = replace(request, use_cache=False)
+    engine.cache.clear()
+    first = _complete(engine, alone)
+    assert engine.cache.num_cached == 0
+    cached = _complete(engine, request)
+    num_cached = engine.cache.num_cached
+    again = _complete(engine, alone)
+    assert first[:2] == cached[:2] == again[:2]
+    assert [answer[2].usage.cached_tokens for answer in (first, cached, again)] == [0, 0, 0]
+    assert engine.cache.num_cached == num_cached
+    engine.loop.check_idle()
+
+
+def test_without_drafts_one_token_comes_after_the_other(engine: Engine) -> None:
+    request = _request("x = 1\nx = 1\nx = 1\nx", max_tokens=20)
+    text, ids, _ = _complete(engine, request)
+    request = replace(request, draft=text)
+    assert _complete(engine, request)[2].usage.drafted_tokens > 0
+    alone = _complete(engine, replace(request, use_drafts=False))
+    assert (alone[1], alone[2].usage.drafted_tokens) == (ids, 0)
+
+
+@pytest.mark.parametrize("typed", ["    ", "impor", "a b", "x = 1\n    s"])
+def test_drafts_begin_with_what_is_required(engine: Engine, typed: str) -> None:
+    """Whatever was typed before, and whatever the text repeats."""
+    before = "import os\nimpossible = 1\n    x = 2\n"
+    request = replace(_request(before + typed, "\n"), anchor=len(before))
+    prompt = engine._prompt(request)
+    pieces = engine._vocabulary.tokenizer.all_bytes
+    earlier, ngrams = engine._sources(prompt, "zz = 3", 200)
+    assert b"".join(pieces[i] for i in earlier.propose(prompt.ids, 64)) == prompt.required + b"zz = 3"
+    for at in range(3, len(prompt.ids)):  # whatever the last tokens are
+        ids = [*prompt.ids, *prompt.ids[at - 3 : at]]
+        source = engine._sources(replace(prompt, ids=ids), "", 200)[0]
+        text = b"".join(pieces[i] for i in source.propose(ids, 8))
+        assert text.startswith(prompt.required) or prompt.required.startswith(text)
+    assert ngrams.name.startswith("ngram")
+
+
+def test_without_healing_everything_typed_is_fed(engine: Engine) -> None:
+    request = _request("if x:\n    ", "\n")
+    ids = engine._prompt(replace(request, heal=False)).ids
+    assert engine.detokenize(ids[-2:]).endswith("    ")
+    assert engine._prompt(replace(request, heal=False)).required == b""
+    assert engine._prompt(replace(request, suffix=None, heal=False)).required == b""
+
+
+_typed = st.lists(
+    st.sampled_from(
+        ["a", " ", "\t", "\n    ", "\r\n", "return", "impor", ".", "):", "12", "é", "😀", "<|fim_middle|>"]
+    ),
+    min_size=1,
+    max_size=6,
+).map("".join)
+
+
+@settings(max_examples=6, derandomize=True, deadline=None)
+@given(typed=_typed)
+def test_a_keystroke_computes_what_was_typed_and_never_repeats_it(
+    engine: Engine, fresh_engine: Engine, typed: str
+) -> None:
+    """Character by character with one anchor, over line ends: the same answers as an engine that knows nothing."""
+    before = "def add(a, b):\n"
+    computed = []
+    for length in range(len(typed) + 1):
+        request = replace(_request(before + typed[:length], "\n\nprint(1)\n", max_tokens=3), anchor=len(before))
+        answer = _complete(engine, request)
+        fresh_engine.cache.clear()
+        assert answer[:2] == _complete(fresh_engine, replace(request, use_drafts=False))[:2]
+        _assert_goes_on_from(engine, request, answer[:2])
+        usage = answer[2].usage
+        computed.append(usage.prompt_tokens - usage.cached_tokens)
+    assert max(computed[1:]) <= 8
+    assert sum(computed[1:]) <= len(typed) + 2 * len(engine.tokenize(typed))
+
+
+def _assert_goes_on_from(engine: Engine, request: CompletionRequest, answer: tuple[str, tuple[int, ...]]) -> None:
+    """What was fed and generated spells what was typed, then the answer."""
+    pieces = engine._vocabulary.tokenizer.all_bytes
+    prompt = engine._prompt(request)
+    generated = b"".join(pieces[i] for i in answer[1])
+    assert generated.startswith(prompt.required)
+    assert generated[len(prompt.required) :].decode(errors="replace").startswith(answer[0].rstrip("\ufffd"))
+    typed = request.prefix[request.anchor :].encode()
+    fed = b"".join(pieces[i] for i in prompt.ids)
+    assert (fed + prompt.required).endswith(typed)
+
+
+def test_typing_what_was_suggested_leaves_exactly_the_rest(engine: Engine) -> None:
+    """It does where what is fed are the very tokens that were generated, which only the tokens can tell."""
+    num_exact = num_typed = 0
+    for before in ("def add(a, b):\n", "import os\n", "class Point:\n", "x\n"):
+        for start in ("", "    ret", "a", "self.x"):
+            request = replace(_request(before + start, "\nend\n", max_tokens=24), anchor=len(before))
+            text, ids, finished = _complete(engine, request)
+            whole = [*engine._prompt(request).ids, *ids]
+            for length in range(1, len(text.partition("\ufffd")[0]) + 1):
+                typed = replace(request, prefix=request.prefix + text[:length])
+                fed = engine._prompt(typed).ids
+                num_typed += 1
+                if whole[: len(fed)] != fed:
+                    continue
+                num_exact += 1
+                rest = _complete(engine, typed)[0]
+                if finished.reason is FinishReason.STOP:
+                    assert rest == text[length:]
+                else:
+                    assert rest.startswith(text[length:].rstrip("\ufffd"))
+    assert num_exact > 40, (num_exact, num_typed)
+
+
 def test_a_tiny_temperature_is_nearly_greedy(engine: Engine) -> None:
     assert _complete(engine, _request("a", temperature=1e-40, seed=1))[0] == _complete(engine, _request("a"))[0]
 

@@ -245,6 +245,23 @@ def test_a_parent_is_never_evicted_before_its_child() -> None:
         probed.cache.release(table, [0], 0)
 
 
+def test_a_private_table_takes_nothing_and_leaves_nothing() -> None:
+    probed = ProbedCache(num_blocks=8, block_tokens=2)
+    token_ids = [1, 2, 3, 4, 5]
+    assert probed.run(token_ids) == 0
+    paths = probed.cached_paths()
+    longer = [*token_ids, 6, 7]
+    table = probed.cache.reserve(longer, 8, is_private=True)
+    assert table is not None
+    assert table.num_cached_tokens == 0
+    probed.compute(table, longer, 0, 7)
+    probed.cache.publish(table, longer, 7)
+    probed.cache.release(table, longer, 7, session="s")
+    assert (probed.cached_paths(), probed.cache.num_used) == (paths, 0)
+    assert probed.run(token_ids) == 4
+    probed.assert_consistent()
+
+
 def test_what_was_used_longest_ago_is_evicted_first() -> None:
     probed = ProbedCache(num_blocks=6, block_tokens=2)
     for token in (1, 2, 3):

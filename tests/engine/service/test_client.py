@@ -41,7 +41,17 @@ async def test_request_and_deltas_arrive_unchanged(service: RunningService, clie
         time_limit_ms=99.5,
         min_indent=2,
     )
-    request = CompletionRequest("é\r\n\t😀", "", sampling, (FileContext("a b.py", "x"), FileContext("", "")))
+    request = CompletionRequest(
+        "é\r\n\t😀",
+        "",
+        sampling,
+        (FileContext("a b.py", "x"), FileContext("", "")),
+        draft="x\n",
+        anchor=3,
+        use_cache=False,
+        heal=False,
+        use_drafts=False,
+    )
     deltas = await collect(client, request)
     assert service.engine.requests == [request]
     finished = service.engine.finished(request)
@@ -147,6 +157,16 @@ async def test_wrong_token(service: RunningService) -> None:
         assert (await client.health()).pid == 0
         with pytest.raises(ServiceError, match="token"):
             await collect(client, CompletionRequest("a"))
+        with pytest.raises(ServiceError, match="token"):
+            await client.metrics()
+
+
+async def test_metrics(service: RunningService, client: ServiceClient) -> None:
+    await collect(client, CompletionRequest("a"))
+    assert 'midline_computed_tokens_total{lane="interactive"} 6.0\n' in await client.metrics()
+    await client.aclose()
+    with pytest.raises(ServiceError, match="cannot be reached"):
+        await client.metrics()
 
 
 async def test_proxies_are_not_for_this_connection(

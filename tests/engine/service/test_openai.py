@@ -69,7 +69,7 @@ async def test_no_usage_chunk_unless_asked_for(service: RunningService) -> None:
 
 async def test_fields_reach_the_engine(service: RunningService) -> None:
     body = {
-        "prompt": "a",
+        "prompt": "abc",
         "max_tokens": 5.0,
         "temperature": 0.5,
         "top_p": 0.9,
@@ -84,6 +84,10 @@ async def test_fields_reach_the_engine(service: RunningService) -> None:
         "session": "buffer 1",
         "deadline_ms": 900,
         "draft": "b = 2",
+        "anchor": 2,
+        "use_cache": False,
+        "heal": False,
+        "use_drafts": False,
         "midline_extra": [{"filename": "b.py", "text": "b = 1"}],
     }
     async with service.http() as http:
@@ -100,6 +104,7 @@ async def test_fields_reach_the_engine(service: RunningService) -> None:
         900.0,
         "b = 2",
     )
+    assert (request.anchor, request.use_cache, request.heal, request.use_drafts) == (2, False, False, False)
     assert request.suffix is None
     assert request.extra == (FileContext("b.py", "b = 1"),)
 
@@ -124,6 +129,10 @@ async def test_a_prompt_may_be_tokens(service: RunningService, prompt: object) -
         ({"prompt": "a", "session": 1}, "session"),
         ({"prompt": "a", "deadline_ms": "soon"}, "deadline_ms"),
         ({"prompt": "a", "draft": []}, "draft"),
+        ({"prompt": "a", "anchor": "a"}, "anchor"),
+        ({"prompt": "a", "anchor": -1}, "anchor"),
+        ({"prompt": "a", "heal": 1}, "heal"),
+        ({"prompt": "a", "use_cache": "no"}, "use_cache"),
         ({"prompt": "a", "suffix": []}, "suffix"),
         ({"prompt": "a", "max_tokens": "5"}, "max_tokens"),
         ({"prompt": "a", "max_tokens": True}, "max_tokens"),

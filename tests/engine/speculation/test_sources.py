@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.speculation.sources import EarlierAnswer, NGrams
+from engine.speculation.sources import EarlierAnswer, NGrams, Obedient
 
 # The bytes of these run into each other: 256 looks like 1 when it is read one byte too late.
 _TOKENS = st.lists(st.sampled_from([0, 1, 256, 65536, 2**24, 257]), max_size=24)
@@ -79,3 +79,37 @@ def test_an_earlier_answer_is_proposed_as_long_as_it_comes_true(
     assert source.propose(prompt + generated, count) == draft[len(generated) :][:count]
     assert source.propose([*prompt, *generated, 999], count) == []
     assert source.propose([*prompt, *generated, 999, *draft], count) == []
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    drafts=st.lists(st.integers(0, 6), max_size=8),
+    required=st.lists(st.sampled_from(b"ab"), max_size=6).map(bytes),
+    num_generated=st.integers(0, 8),
+)
+def test_no_draft_contradicts_what_the_answer_must_begin_with(
+    drafts: list[int], required: bytes, num_generated: int
+) -> None:
+    """However far the answer has come; and what cannot contradict it is left alone."""
+    token_bytes = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"c"]
+    prompt = [6, 6]
+    source = Obedient(EarlierAnswer(len(prompt), drafts), len(prompt), required, token_bytes)
+    for count in range(num_generated + 1):
+        generated, whole = drafts[:count], drafts[count:]
+        if not _may_begin(generated, required, token_bytes):
+            break
+        proposed = source.propose(prompt + generated, 8)
+        assert proposed == whole[: len(proposed)]
+        assert _may_begin(generated + proposed, required, token_bytes)
+        if len(proposed) < len(whole):
+            assert not _may_begin(generated + whole[: len(proposed) + 1], required, token_bytes)
+
+
+def _may_begin(tokens: list[int], required: bytes, token_bytes: list[bytes]) -> bool:
+    """Whether an answer may begin with these tokens; with one without bytes only once nothing is required any more."""
+    text = b""
+    for token in tokens:
+        if not token_bytes[token] and len(text) < len(required):
+            return False
+        text += token_bytes[token]
+    return text.startswith(required) or required.startswith(text)

@@ -9,7 +9,7 @@ from lsp_server.completion.pipeline import complete
 from lsp_server.completion.request import EmptyReason
 from lsp_server.config import CompletionConfig, ContextConfig, MidlineConfig
 from tests.support.cursor import situation
-from tests.support.lsp_session import NO_DEBOUNCE
+from tests.support.lsp_session import NO_DEBOUNCE, until
 from tests.support.scripted_backend import ScriptedBackend
 
 
@@ -130,14 +130,14 @@ async def test_cancel_closes_the_stream() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (backend.num_open, backend.num_closed_early) == (0, 1)
+    await until(lambda: (backend.num_open, backend.num_closed_early) == (0, 1))
 
 
 async def test_stream_is_left_once_the_block_has_ended() -> None:
     backend = ScriptedBackend(("\n  y();\n", "}\n", "z();\n", "never read"))
     suggestion = await complete(situation("if (x) {║\n"), NO_DEBOUNCE, backend)
     assert suggestion.text == "\n  y();\n}"
-    assert (backend.num_open, backend.num_closed_early) == (0, 1)
+    await until(lambda: (backend.num_open, backend.num_closed_early) == (0, 1))
     assert suggestion.usage.generated_tokens == 2
 
 

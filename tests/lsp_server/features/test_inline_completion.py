@@ -8,7 +8,7 @@ from tests.support.scripted_backend import ScriptedBackend
 
 
 def recent(running: InProcessServer) -> list[str]:
-    return list(running.server.session.recent)
+    return [entry.outcome for entry in running.server.session.recent]
 
 
 async def test_item_has_text_and_an_empty_range_at_the_cursor() -> None:
@@ -95,7 +95,7 @@ async def test_client_cancel_is_answered_and_reaches_the_backend() -> None:
         assert recent(running) == [EmptyReason.CANCELLED.value]
 
 
-async def test_newer_request_answers_the_older_with_an_empty_list_and_closes_its_stream() -> None:
+async def test_newer_request_answers_the_older_with_an_empty_list_and_joins_its_stream() -> None:
     backend = ScriptedBackend(("1",), gate=asyncio.Event())
     async with in_process_server(backend) as running:
         await running.session.initialize()
@@ -104,10 +104,10 @@ async def test_newer_request_answers_the_older_with_an_empty_list_and_closes_its
         await until(lambda: backend.num_open == 1)
         newer = running.session.inline(0, 4)
         assert (await asyncio.wait_for(older, 10))["result"] == {"items": []}
-        await until(lambda: backend.num_closed_early == 1 and backend.num_open == 1)
         assert backend.gate is not None
         backend.gate.set()
         assert len((await newer)["result"]["items"]) == 1
+        assert (len(backend.requests), backend.num_closed_early) == (1, 0)
         assert recent(running) == [EmptyReason.SUPERSEDED.value, "suggested"]
 
 
@@ -139,11 +139,12 @@ async def test_every_keystroke_cancels_down_to_the_backend_and_every_request_has
             running.session.change(char, number + 2, at=(0, number))
             requests.append(running.session.inline(0, number + 1))
             await until(lambda expected=number + 1: len(backend.requests) == expected)
+        await until(lambda: backend.num_closed_early == 14)
         assert backend.gate is not None
         backend.gate.set()
         replies = await asyncio.gather(*requests)
         assert [len(reply["result"]["items"]) for reply in replies] == [0] * 14 + [1]
-        assert backend.num_closed_early == 14
+        assert (backend.num_open, backend.num_closed_early) == (0, 14)
         assert len(running.session.replies) == 1 + 15
 
 

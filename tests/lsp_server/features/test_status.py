@@ -59,7 +59,9 @@ async def test_off_means_nothing_is_started() -> None:
         assert (await running.session.inline(0, 4))["result"] == {"items": []}
         await running.session.result("workspace/executeCommand", {"command": "midline.server.restartEngine"})
         status = await running.session.result("workspace/executeCommand", {"command": "midline.server.showStatus"})
-        assert status == {"state": "disabled", "model": "scripted", "message": "", "recent": ["disabled"]}
+        (recent,) = status.pop("recent")
+        assert status == {"state": "disabled", "model": "scripted", "message": ""}
+        assert (recent["outcome"], recent["source"], recent["prompt_tokens"]) == ("disabled", "none", 0)
         assert (backend.num_starts, backend.num_restarts, backend.requests) == (0, 0, [])
 
 
@@ -120,7 +122,7 @@ async def test_turning_off_ends_what_runs() -> None:
         running.session.notify("workspace/didChangeConfiguration", {"settings": {"midline": {"enabled": False}}})
         assert (await asyncio.wait_for(request, 10))["result"] == {"items": []}
         await until(lambda: backend.num_open == 0)
-        assert list(running.server.session.recent) == ["disabled"]
+        assert [entry.outcome for entry in running.server.session.recent] == ["disabled"]
 
 
 async def test_null_settings_are_pulled() -> None:
