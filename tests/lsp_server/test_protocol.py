@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lsprotocol import types
 
-from engine.request import CompletionRequest, Delta
+from engine.request import CompletionRequest, Delta, Finished, FinishReason, Timing, Usage
 from lsp_server.protocol import choose_encoding, make_converter
 from tests.support.lsp_session import InProcessServer, in_process_server, inline_params
 from tests.support.scripted_backend import ScriptedBackend
@@ -240,7 +240,7 @@ async def test_messages_sent_in_one_go_see_the_document_of_their_time() -> None:
 class Echo(ScriptedBackend):
     async def stream(self, request: CompletionRequest) -> Any:
         self.requests.append(request)
-        yield Delta(request.prefix + "!")
+        yield Delta(request.prefix + "!", finished=Finished(FinishReason.STOP, Usage(), Timing()))
 
 
 @pytest.mark.parametrize(
