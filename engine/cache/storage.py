@@ -37,7 +37,9 @@ class KVStorage:
 
     def addresses(self, layer: int) -> tuple[int, int]:
         """Where a layer's keys and values begin in memory: each ``[blocks, block tokens, kv_heads, head_dim]``."""
-        return self._blocks[layer, 0].data_ptr(), self._blocks[layer, 1].data_ptr()
+        half = self._blocks.stride(1) * self._blocks.element_size()
+        keys = self._blocks.data_ptr() + 2 * layer * half
+        return keys, keys + half
 
     def clear(self, blocks: list[int]) -> None:
         """Zero blocks: what attention masks is multiplied by zero, which NaN would survive."""

@@ -4,6 +4,7 @@ It knows no editor, no document store and no process; whoever calls it may cance
 """
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass, field, replace
 
@@ -68,9 +69,9 @@ async def complete(
     after = track.anchor.after
     if (answer := track.answers.find(hole, after)) is not None:
         source = Source.TYPED if answer.covers(hole, after) else Source.RUNNING
-        suggestion = await _from_answer(answer, hole, after, budget_ms, source)
-        if suggestion is not None:
-            return suggestion
+        with contextlib.suppress(MidlineError):  # of a request before this one; this one has attempts of its own
+            if suggestion := await _from_answer(answer, hole, after, budget_ms, source):
+                return suggestion
     track.answers.stop_wrong(situation.prefix, after)
     if not situation.is_explicit:
         await asyncio.sleep(config.completion.debounce_ms / 1000)

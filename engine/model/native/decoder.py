@@ -159,8 +159,14 @@ class NativePass:
         self._index += 1
 
     def describe(self) -> PassStruct:
-        """The pass for one call of the kernels; it points into this object."""
-        call = self._decoder.workspace(self.num_rows).describe(self.num_rows)
+        """The pass for calls of the kernels; it points into this object, and into memory that all passes share."""
+        workspace = self._decoder.workspace(self.num_rows)
+        if self._described is None or self._described[0] is not workspace:  # another pass has made it grow
+            self._described = workspace, self._describe(workspace)
+        return self._described[1]
+
+    def _describe(self, workspace: "Workspace") -> PassStruct:
+        call = workspace.describe(self.num_rows)
         call.num_sequences, call.sequences = len(self._sequences), ctypes.addressof(self._sequences)
         call.positions, call.storage_rows = self._positions.data_ptr(), self._storage_rows.data_ptr()
         call.cos, call.sin = self._decoder.cos.data_ptr(), self._decoder.sin.data_ptr()
@@ -179,6 +185,7 @@ class NativePass:
         return self._x[end - num_rows : end]
 
     def _set_spans(self, spans: list[Span]) -> None:
+        self._described: tuple[Workspace, PassStruct] | None = None
         size = self._storage.block_tokens
         counts = (len(span.token_ids) for span in spans)
         self._first_rows = dict(zip(spans, accumulate(counts, initial=0), strict=False))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from engine.errors import ServiceError
 from engine.request import CompletionRequest, Delta, Finished, FinishReason, Timing, Usage
 from lsp_server.backends.base import BackendState, BackendStatus
 from lsp_server.completion.decide import indent_of
@@ -200,3 +201,26 @@ async def test_drafts_are_what_was_cut_off_and_what_was_deleted() -> None:
         await complete(Situation(_PROGRAM[:end], "\n"), NO_DEBOUNCE, backend, track=track)
     drafts = [request.draft for request in backend.requests]
     assert drafts == ["", _PROGRAM[start + 3 : start + 12], _PROGRAM[start - 1 : start + 3]]
+
+
+async def test_a_running_answer_that_fails_is_asked_anew() -> None:
+    class Dying(Knowing):
+        """Dies in the middle of its first answer."""
+
+        async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
+            if self.requests:
+                async for delta in super().stream(request):
+                    yield delta
+                return
+            self.requests.append(request)
+            yield Delta("t", (1,))
+            await asyncio.sleep(0.05)
+            raise ServiceError("the engine is gone")
+
+    backend, track, start = Dying(), Track(), _PROGRAM.index("total += 3")
+    first = asyncio.ensure_future(complete(Situation(_PROGRAM[:start], "\n"), NO_DEBOUNCE, backend, track=track))
+    await until(lambda: track.answers.newest is not None and track.answers.newest.text)
+    first.cancel()
+    suggestion = await complete(Situation(_PROGRAM[: start + 1], "\n"), NO_DEBOUNCE, backend, track=track)
+    assert suggestion.text == _PROGRAM[start + 1 :].partition("\n")[0]
+    assert (suggestion.source, len(backend.requests)) == (Source.MODEL, 2)
