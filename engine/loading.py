@@ -4,7 +4,6 @@ import logging
 import math
 from dataclasses import dataclass
 
-import psutil
 import torch
 
 from engine.cache.kv_cache import KVCache
@@ -17,7 +16,7 @@ from engine.errors import CheckpointError, ConfigError
 from engine.fim import PromptBuilder, detect_family, family_named
 from engine.healing import Vocabulary
 from engine.machine.memory import allowed_bytes, available_bytes, choose_precision
-from engine.machine.predict import ModelSize, memory_bytes, size_of
+from engine.machine.predict import DEFAULT_CACHE_BYTES, ModelSize, memory_bytes, size_of
 from engine.model.config import ModelConfig
 from engine.model.contract import AnyDecoder
 from engine.model.kernels import Kernels, choose_kernels
@@ -26,8 +25,6 @@ from engine.model.native.decoder import BLOCK_TOKENS
 from engine.model.native.load import load_native_decoder
 
 _logger = logging.getLogger(__name__)
-_DEFAULT_CACHE_MB = 256
-_MAX_MEMORY_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -119,5 +116,5 @@ def _num_blocks(config: EngineConfig, shape: ModelConfig, context_tokens: int, d
                 f"{-(-least * block_bytes // 2**20)} MiB: allow that much, or lower engine.max_context_tokens"
             )
         return wanted
-    allowed = int(psutil.virtual_memory().available * _MAX_MEMORY_SHARE) // block_bytes
-    return max(least, min(allowed, _DEFAULT_CACHE_MB * 2**20 // block_bytes))
+    allowed = allowed_bytes(config.max_memory_mb, available_bytes())
+    return max(least, min(allowed, DEFAULT_CACHE_BYTES) // block_bytes)

@@ -129,6 +129,7 @@ class NativePass:
         self._decoder = decoder
         self._storage = storage
         self._index = 0
+        self._described: tuple[Workspace, PassStruct] | None = None
         self._set_spans(spans)
         token_ids = torch.tensor([token_id for span in spans for token_id in span.token_ids])
         self._x = F.embedding(token_ids, decoder.weights.embedding).float()
@@ -161,9 +162,11 @@ class NativePass:
     def describe(self) -> PassStruct:
         """The pass for calls of the kernels; it points into this object, and into memory that all passes share."""
         workspace = self._decoder.workspace(self.num_rows)
-        if self._described is None or self._described[0] is not workspace:  # another pass has made it grow
-            self._described = workspace, self._describe(workspace)
-        return self._described[1]
+        if self._described is not None and self._described[0] is workspace:
+            return self._described[1]
+        call = self._describe(workspace)  # anew when another pass has made the memory grow
+        self._described = workspace, call
+        return call
 
     def _describe(self, workspace: "Workspace") -> PassStruct:
         call = workspace.describe(self.num_rows)
@@ -185,7 +188,7 @@ class NativePass:
         return self._x[end - num_rows : end]
 
     def _set_spans(self, spans: list[Span]) -> None:
-        self._described: tuple[Workspace, PassStruct] | None = None
+        self._described = None
         size = self._storage.block_tokens
         counts = (len(span.token_ids) for span in spans)
         self._first_rows = dict(zip(spans, accumulate(counts, initial=0), strict=False))
