@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 import numpy as np
 import torch
@@ -296,6 +296,7 @@ class Loop:
             flight.drop(gone)
             for chunk in gone:
                 self.scheduler.land(chunk, is_complete=False)
+                self._count_wasted(chunk.sequence, len(chunk.token_ids))
 
     def _update(self, flight: _Flight) -> None:
         """Choose tokens, hand them out, and let go of the blocks of what has ended."""
@@ -371,9 +372,14 @@ class Loop:
         self._remove(job)
         finished = job.generation.end(reason)
         if self.observer is not None:
-            is_wasted = reason in (FinishReason.CANCELLED, FinishReason.SUPERSEDED, FinishReason.FAILED)
-            num_wasted = sequence.num_computed - sequence.num_cached if is_wasted else 0
-            self.observer.on_end(sequence.lane, finished, num_wasted)
+            self.observer.on_end(sequence.lane, finished)
+        if reason in (FinishReason.CANCELLED, FinishReason.SUPERSEDED, FinishReason.FAILED):
+            num_used = max(sequence.num_cached, _num_taken_over(sequence))
+            self._count_wasted(sequence, max(0, sequence.num_computed - num_used))
+
+    def _count_wasted(self, sequence: Sequence, num_tokens: int) -> None:
+        if self.observer is not None and num_tokens:
+            self.observer.on_waste(sequence.lane, num_tokens)
 
     def _fail(self, job: Job, error: Exception) -> None:
         self.scheduler.end(job.sequence, FinishReason.FAILED)
@@ -387,9 +393,16 @@ class Loop:
 
 def _serves_successor(chunk: Chunk) -> bool:
     """Whether the request that took its place wants all the tokens of the chunk computed."""
-    successor = chunk.sequence.successor
-    if successor is None or successor.end_reason is not None:
+    heir = chunk.sequence.heir
+    if heir is None or heir.end_reason is not None or not (heir.use_cache and chunk.sequence.use_cache):
         return False
-    if not (successor.use_cache and chunk.sequence.use_cache):
-        return False
-    return successor.token_ids[: chunk.end] == chunk.sequence.token_ids[: chunk.start] + chunk.token_ids
+    return heir.token_ids[: chunk.end] == chunk.sequence.token_ids[: chunk.start] + chunk.token_ids
+
+
+def _num_taken_over(sequence: Sequence) -> int:
+    """How many of its computed tokens the request that took its place begins with."""
+    heir = sequence.heir
+    if heir is None or not (heir.use_cache and sequence.use_cache):
+        return 0
+    pairs = zip(sequence.token_ids[: sequence.num_computed], heir.token_ids, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

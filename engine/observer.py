@@ -14,5 +14,10 @@ class Observer(Protocol):
         ``num_keys`` are the keys that attention wanted, and those it read with padding.
         """
 
-    def on_end(self, lane: Lane, finished: Finished, num_wasted: int) -> None:
-        """A request has ended; ``num_wasted`` tokens were computed for it and nobody wants them."""
+    def on_end(self, lane: Lane, finished: Finished) -> None:
+        """A request has ended."""
+
+    def on_waste(self, lane: Lane, num_tokens: int) -> None:
+        """So many tokens were computed, or begun, for a request that nobody wants any more, and the one that took its
+        place does not begin with them.
+        """

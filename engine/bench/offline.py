@@ -55,8 +55,11 @@ class _Tally:
         self.num_read_keys += num_keys[1]
         self.peak_blocks = max(self.peak_blocks, self._cache.num_used)
 
-    def on_end(self, lane: Lane, finished: Finished, num_wasted: int) -> None:
+    def on_end(self, lane: Lane, finished: Finished) -> None:
         """A request has ended."""
+
+    def on_waste(self, lane: Lane, num_tokens: int) -> None:
+        """Nothing is cancelled here."""
 
 
 def measure_offline(

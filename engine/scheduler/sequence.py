@@ -38,6 +38,14 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
 
     @property
+    def heir(self) -> "Sequence | None":
+        """The last in the line of those that took its place: who types on supersedes one request after the other."""
+        heir = self.successor
+        while heir is not None and heir.successor is not None:
+            heir = heir.successor
+        return heir
+
+    @property
     def num_pending(self) -> int:
         """Tokens that are known but not computed."""
         return len(self.token_ids) - self.num_computed

@@ -46,7 +46,7 @@ class ServiceMetrics:
                 "generated": "Tokens generated",
                 "drafted": "Tokens computed on the guess that they would come",
                 "accepted": "Drafted tokens that did come",
-                "wasted": "Tokens computed for requests that were cancelled or superseded",
+                "wasted": "Tokens computed for requests that have been cancelled, or superseded by others",
             }.items()
         }
         self._pass_s = self._histogram("pass_seconds", "One forward pass, with the choice of its tokens", _PASS_SECONDS)
@@ -71,7 +71,7 @@ class ServiceMetrics:
         self._tokens["computed"].labels(lane.value).inc(num_rows)
         self._pass_s.labels(lane.value).observe(seconds)
 
-    def on_end(self, lane: Lane, finished: Finished, num_wasted: int) -> None:
+    def on_end(self, lane: Lane, finished: Finished) -> None:
         """Count a completion that has ended."""
         usage, timing = finished.usage, finished.timing
         self._completions.labels(lane.value, finished.reason.value).inc()
@@ -81,13 +81,16 @@ class ServiceMetrics:
             "generated": usage.generated_tokens,
             "drafted": usage.drafted_tokens,
             "accepted": usage.accepted_tokens,
-            "wasted": num_wasted,
         }
         for name, count in counts.items():
             self._tokens[name].labels(lane.value).inc(count)
         self._queue_s.labels(lane.value).observe(timing.queue_ms / 1000.0)
         if timing.first_token_ms is not None:
             self._first_token_s.labels(lane.value).observe(timing.first_token_ms / 1000.0)
+
+    def on_waste(self, lane: Lane, num_tokens: int) -> None:
+        """Count what was computed for nobody."""
+        self._tokens["wasted"].labels(lane.value).inc(num_tokens)
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(f"midline_{name}", help_text, ["lane", *labels], registry=self._registry)

@@ -40,7 +40,10 @@ class _Passes:
         self.seconds.append(seconds)
         self.num_rows.append(num_rows)
 
-    def on_end(self, lane: Lane, finished: Finished, num_wasted: int) -> None:
+    def on_end(self, lane: Lane, finished: Finished) -> None:
+        pass
+
+    def on_waste(self, lane: Lane, num_tokens: int) -> None:
         pass
 
 

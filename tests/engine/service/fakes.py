@@ -67,7 +67,7 @@ class FakeEngine:
             finished = self.finished(request)
             if self.observer is not None:
                 self.observer.on_pass(request.lane, 6, 0.01, (6, 6))
-                self.observer.on_end(request.lane, finished, 0)
+                self.observer.on_end(request.lane, finished)
             yield Delta("", finished=finished, usage=finished.usage)
         finally:
             self.num_running -= 1
