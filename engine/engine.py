@@ -119,15 +119,21 @@ class Engine:
         return self._vocabulary.tokenizer.decode(token_ids)
 
     def prepare(
-        self, request: CompletionRequest, on_delta: OnDelta, on_error: OnError, arrival_s: float | None = None
+        self,
+        request: CompletionRequest,
+        on_delta: OnDelta,
+        on_error: OnError,
+        arrival_s: float | None = None,
+        prompt: Prompt | None = None,
     ) -> Job:
         """A job for ``loop.submit``. May be called on any thread.
 
         ``on_delta`` gets every delta and ``on_error`` what breaks it, on the computing thread. ``arrival_s`` is the
-        ``time.monotonic()`` from which times are counted. Raises ``RequestError`` when the prompt is unusable.
+        ``time.monotonic()`` from which times are counted; ``prompt`` that of the request, if it has been built
+        already. Raises ``RequestError`` when the prompt is unusable.
         """
         arrival_s = time.monotonic() if arrival_s is None else arrival_s
-        prompt = self._prompt(request)
+        prompt = self.prompt(request) if prompt is None else prompt
         generation = Generation(self._vocabulary, prompt, request.sampling, arrival_s, on_delta)
         deadline_s = None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000.0
         max_tokens = len(prompt.ids) + len(prompt.required) + request.sampling.max_tokens
@@ -139,7 +145,7 @@ class Engine:
             session=request.session,
             use_cache=request.use_cache,
         )
-        sources = self._sources(prompt, request.draft, max_tokens) if request.use_drafts else ()
+        sources = self._sources(prompt, request, max_tokens) if request.use_drafts else ()
         return Job(sequence, generation, on_error, sources)
 
     def generate(self, request: CompletionRequest) -> Iterator[Delta]:
@@ -193,7 +199,8 @@ class Engine:
             with suppress(Exception):
                 self.loop.settle()
 
-    def _prompt(self, request: CompletionRequest) -> Prompt:
+    def prompt(self, request: CompletionRequest) -> Prompt:
+        """What the model is fed for a request. Raises ``RequestError`` when it is unusable."""
         max_new_tokens = request.sampling.max_tokens
         if request.prompt_ids:
             return self._given_prompt(list(request.prompt_ids), max_new_tokens)
@@ -223,11 +230,12 @@ class Engine:
         if bad is not None:
             raise RequestError(f"token id {bad} is outside the vocabulary of {size}")
 
-    def _sources(self, prompt: Prompt, draft: str, max_tokens: int) -> tuple[DraftSource, ...]:
+    def _sources(self, prompt: Prompt, request: CompletionRequest, max_tokens: int) -> tuple[DraftSource, ...]:
         """From the most precise to the least; none proposes what the prompt's constraint forbids."""
-        sources: list[DraftSource] = [NGrams()]
-        if draft:
-            draft_ids = self.tokenize(prompt.required.decode() + draft)
+        windows = self._model.prompts.windows
+        sources: list[DraftSource] = [NGrams([token for text in request.corpus for token in windows.encode(text)])]
+        if request.draft:
+            draft_ids = self.tokenize(prompt.required.decode() + request.draft)
             sources.insert(0, EarlierAnswer(len(prompt.ids), draft_ids))
         if self._draft_model is not None:
             sources.append(DraftModelSource(self._draft_model, max_tokens))

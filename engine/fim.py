@@ -157,7 +157,8 @@ class PromptBuilder:
         self.family = family
         self._vocabulary = vocabulary
         self._tokenizer = tokenizer
-        self._windows = Windows(tokenizer)
+        self.windows = Windows(tokenizer)
+        """Remembers what the latest texts are in tokens."""
         self._max_tokens = max_tokens
         self._shows_files = bool(family.file_template) and all(
             tokenizer.control_id(marker) is not None for marker in family.file_markers
@@ -191,7 +192,7 @@ class PromptBuilder:
         split = prefix.rfind("\n") + 1 if anchor is None else anchor
         budget, most_required = self._budget(max_new_tokens)
         typed, required = self._split(prefix[split:], most_required if heal else 0)
-        windows, step = self._windows, max(1, budget // 8)
+        windows, step = self.windows, max(1, budget // 8)
         texts = {"{typed}": windows.tail(typed, budget // 2), "{suffix}": windows.head(suffix, budget // 3)}
         budget -= (windows.count(texts["{typed}"]) // step + 1) * step
         budget -= windows.count(texts["{suffix}"])
@@ -210,7 +211,7 @@ class PromptBuilder:
         bos = self._bos()
         if not fed and not bos:
             fed, required = text, b""  # a model must be fed something
-        ids = bos + list(self._windows.encode(self._windows.tail(fed, budget)))
+        ids = bos + list(self.windows.encode(self.windows.tail(fed, budget)))
         if not ids:
             raise RequestError("the prompt is empty; there is nothing to continue")
         return Prompt(ids, required)
@@ -259,5 +260,5 @@ class PromptBuilder:
             if _is_marker(part):
                 ids.append(self._tokenizer.control_ids[part])
             else:
-                ids += self._windows.encode(_PLACEHOLDER.sub(lambda match: texts[match.group()], part))
+                ids += self.windows.encode(_PLACEHOLDER.sub(lambda match: texts[match.group()], part))
         return ids

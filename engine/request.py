@@ -104,6 +104,8 @@ class CompletionRequest:
     """If it has not begun so long after its arrival, it is dropped with ``EXPIRED``."""
     draft: str = ""
     """What probably comes next, such as the rest of an earlier answer. Only makes it faster: the text is verified."""
+    corpus: tuple[str, ...] = ()
+    """Texts that the answer may repeat, such as other open files, the likeliest last. They only make it faster."""
     anchor: int | None = None
     """How many characters of ``prefix`` come before the anchor. What lies between it and the cursor, the typed
     segment, stands last in the prompt where the model's format allows it, so that with the same anchor and suffix

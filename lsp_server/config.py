@@ -14,7 +14,8 @@ class CompletionConfig:
     """When to ask and how much."""
 
     debounce_ms: int = 60
-    """Wait this long after an automatic trigger for the next keystroke; 0 when asked explicitly."""
+    """Wait at most this long after an automatic trigger for the next keystroke: less, down to nothing, the faster the
+    engine answers for how fast is typed; 0 when asked explicitly."""
     multiline: str = "auto"
     """``auto`` offers blocks where one can begin, ``never`` offers one line at most."""
     max_line_tokens: int = 32
@@ -23,6 +24,8 @@ class CompletionConfig:
     """Most tokens generated for a block."""
     block_time_limit_ms: int = 2500
     """A block ends at the first line end after this time; a line is never cut."""
+    idle_work: str = "on_power"
+    """``on_power`` computes ahead while the user rests, except on battery; ``always`` on battery too; ``off`` never."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ class Document:
         self.version = version
         self.encoding = encoding
         self._lines = split_lines(text)
+        self._changed_line = 0
 
     @property
     def num_lines(self) -> int:
@@ -126,6 +127,19 @@ class Document:
             self._apply(edit)
         self.version = version
 
+    def excerpt(self, max_chars: int) -> str:
+        """Some whole lines as a model may see them: those around the last change, or the first."""
+        first = last = min(self._changed_line, len(self._lines) - 1)
+        room = max_chars - len(self._lines[first])
+        while room > 0 and (first > 0 or last + 1 < len(self._lines)):
+            if first > 0:
+                first -= 1
+                room -= len(self._lines[first])
+            if last + 1 < len(self._lines):
+                last += 1
+                room -= len(self._lines[last])
+        return clean_text("".join(self._lines[first : last + 1]).removeprefix("\ufeff"))[:max_chars]
+
     def _apply(self, edit: Edit) -> None:
         if edit.start is None or edit.end is None:
             self._lines = split_lines(edit.text)
@@ -139,6 +153,7 @@ class Document:
         if last + 1 < len(self._lines):
             lines.pop()  # the empty rest after the last line's end: the next line stands there
         self._lines[first : last + 1] = lines
+        self._changed_line = first
 
     def around(self, position: Position) -> tuple[str, str]:
         """Text before and after a position as a model may see it, up to 2,048 whole lines each way.
@@ -180,6 +195,7 @@ class DocumentStore:
 
     def open(self, uri: str, text: str, language_id: str, version: int) -> None:
         """Open a document, or replace one that is open already."""
+        self._documents.pop(uri, None)
         self._documents[uri] = Document(text, language_id, version, self.encoding)
 
     def close(self, uri: str) -> None:
@@ -189,6 +205,19 @@ class DocumentStore:
     def get(self, uri: str) -> Document | None:
         """The document, or None when it is not open."""
         return self._documents.get(uri)
+
+    def change(self, uri: str, edits: Iterable[Edit], version: int) -> bool:
+        """Edit a document; False when it is not open."""
+        document = self._documents.pop(uri, None)
+        if document is None:
+            return False
+        self._documents[uri] = document  # now the latest
+        document.change(edits, version)
+        return True
+
+    def others(self, uri: str) -> list[tuple[str, Document]]:
+        """All but one, with their URIs, the one that was changed or opened last at the end."""
+        return [(name, document) for name, document in self._documents.items() if name != uri]
 
 
 def split_lines(text: str) -> list[str]:

@@ -27,6 +27,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     types.TEXT_DOCUMENT_DID_OPEN: text_sync.did_open,
     types.TEXT_DOCUMENT_DID_CHANGE: text_sync.did_change,
     types.TEXT_DOCUMENT_DID_CLOSE: text_sync.did_close,
+    text_sync.CURSOR_METHOD: text_sync.did_move_cursor,
 }
 
 

@@ -16,10 +16,14 @@ from engine.config import ServiceConfig
 from engine.errors import ConfigError
 from lsp_server.backends.base import Backend, BackendState, BackendStatus
 from lsp_server.clients import ClientProfile
+from lsp_server.completion import idle
+from lsp_server.completion.anchor import anchored
 from lsp_server.completion.inflight import InFlight
 from lsp_server.completion.pipeline import Track, complete
 from lsp_server.completion.request import EmptyReason, Situation, Suggestion
+from lsp_server.completion.rhythm import Rhythm
 from lsp_server.config import MidlineConfig
+from lsp_server.context.secret import is_secret
 from lsp_server.documents import Document, DocumentStore, Edit, Position, clean_text
 from lsp_server.logs import log_failure
 from lsp_server.settings import merge
@@ -27,6 +31,9 @@ from lsp_server.settings import merge
 _logger = logging.getLogger(__name__)
 
 _NUM_RECENT = 20
+_NUM_OTHERS = 4
+_OTHER_CHARS = 4000
+_ENDED = (EmptyReason.SUPERSEDED, EmptyReason.CANCELLED, EmptyReason.DOCUMENT_CHANGED, EmptyReason.DOCUMENT_CLOSED)
 _PROBLEMS = (BackendState.MODEL_MISSING, BackendState.FAILED)
 _INTERNAL_ERROR = "internal error; see Midline's log"
 
@@ -113,6 +120,8 @@ class Session:
         self._tracks: dict[str, Track] = {}
         self._session_name = secrets.token_hex(8)
         self._num_tracks = 0
+        self._rhythm = Rhythm()
+        self._idle: asyncio.Task[None] | None = None
         self.config = self._effective({})
         self.backend = self._make_backend()
 
@@ -124,6 +133,25 @@ class Session:
             return suggestion
         finally:
             self.recent.append(Outcome.of(suggestion))
+
+    def move_cursor(self, uri: str, position: Position) -> None:
+        """The cursor rests in a place: have its prompt ready, if the settings allow it and it is not."""
+        document = self.documents.get(uri)
+        if document is None or self.config.completion.idle_work == "off":
+            return
+        situation, track = self._situation(uri, document, Cursor(position)), self._track(uri)
+        if track.anchor is None or anchored(track.anchor, situation, self.config.context) is not track.anchor:
+            self._while_idle(idle.after_move(situation, self.config, self.backend, track))
+
+    def end_idle_work(self) -> None:
+        """Somebody types: stop what nobody has asked for."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _while_idle(self, work: Coroutine[Any, Any, None]) -> None:
+        self.end_idle_work()
+        self._idle = self._in_background(work)
 
     async def pull_editor_settings(self) -> None:
         """Ask the client for its settings, if it answers that."""
@@ -141,6 +169,7 @@ class Session:
         if former == config:
             return
         self.inflight.end_all(EmptyReason.SUPERSEDED if config.enabled else EmptyReason.DISABLED)
+        self.end_idle_work()
         self._forget_all()  # what another model has said, or would have been asked otherwise
         is_switched_off = former.enabled and not config.enabled
         if is_switched_off or (former.engine, former.service) != (config.engine, config.service):
@@ -176,6 +205,7 @@ class Session:
 
     async def aclose(self) -> None:
         """End all completions and connections."""
+        self.end_idle_work()
         await self.inflight.aclose()
         await asyncio.gather(*(track.answers.aclose() for track in self._tracks.values()))
         await self.backend.aclose()
@@ -185,8 +215,9 @@ class Session:
         document = self.documents.get(uri)
         if document is None:
             return Suggestion("", EmptyReason.DOCUMENT_CLOSED)
-        version, situation = document.version, _situation(uri, document, cursor)
-        work = complete(situation, self.config, self.backend, budget_ms, self._track(uri))
+        self.end_idle_work()
+        version, situation, track = document.version, self._situation(uri, document, cursor), self._track(uri)
+        work = complete(situation, self.config, self.backend, budget_ms, track)
         try:
             suggestion = await self.inflight.run(uri, work)
             self._on_status(self.backend.status)
@@ -194,8 +225,12 @@ class Session:
             log_failure(_logger, "a completion", error)
             self._on_status(BackendStatus(BackendState.FAILED, self.config.engine.model, _INTERNAL_ERROR))
             return Suggestion("", EmptyReason.SERVICE_UNAVAILABLE)
-        is_stale = self.documents.get(uri) is not document or document.version != version
-        return Suggestion("", EmptyReason.DOCUMENT_CHANGED) if is_stale else suggestion
+        if self.documents.get(uri) is not document or document.version != version:
+            return Suggestion("", EmptyReason.DOCUMENT_CHANGED)
+        is_of_cursor = suggestion.reason not in _ENDED and cursor.selected is None
+        if is_of_cursor and self.config.completion.idle_work != "off":
+            self._while_idle(idle.after_suggestion(situation, suggestion.text, self.config, self.backend, track))
+        return suggestion
 
     def forget(self, uri: str) -> None:
         """A document has been closed, or is another one now: nothing of it is remembered."""
@@ -210,7 +245,7 @@ class Session:
     def _track(self, uri: str) -> Track:
         if uri not in self._tracks:
             self._num_tracks += 1
-            self._tracks[uri] = Track(session=f"{self._session_name}-{self._num_tracks}")
+            self._tracks[uri] = Track(session=f"{self._session_name}-{self._num_tracks}", rhythm=self._rhythm)
         return self._tracks[uri]
 
     def _effective(self, editor_settings: Any) -> MidlineConfig:
@@ -242,20 +277,28 @@ class Session:
             self._shown.add(kind or text)
             self._link.show_warning(text)
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._end_background)
+        return task
 
     def _end_background(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log_failure(_logger, "background work", error)
 
-
-def _situation(uri: str, document: Document, cursor: Cursor) -> Situation:
-    prefix, suffix = document.around(cursor.position)
-    if (selected := cursor.selected) is not None and selected.start is not None and selected.end is not None:
-        prefix = document.around(selected.start)[0] + clean_text(selected.text)
-        suffix = document.around(selected.end)[1]
-    return Situation(prefix, suffix, document.language_id, path=uri, is_explicit=cursor.is_explicit)
+    def _situation(self, uri: str, document: Document, cursor: Cursor) -> Situation:
+        prefix, suffix = document.around(cursor.position)
+        if (selected := cursor.selected) is not None and selected.start is not None and selected.end is not None:
+            prefix = document.around(selected.start)[0] + clean_text(selected.text)
+            suffix = document.around(selected.end)[1]
+        others = [other for name, other in self.documents.others(uri) if not is_secret(name)]
+        return Situation(
+            prefix,
+            suffix,
+            document.language_id,
+            path=uri,
+            is_explicit=cursor.is_explicit,
+            other_texts=tuple(filter(None, (other.excerpt(_OTHER_CHARS) for other in others[-_NUM_OTHERS:]))),
+        )

@@ -30,6 +30,7 @@ _RULES: dict[str, Rule] = {
     "completion.max_line_tokens": _POSITIVE,
     "completion.max_block_tokens": _POSITIVE,
     "completion.block_time_limit_ms": _NOT_NEGATIVE,
+    "completion.idle_work": one_of("on_power", "always", "off"),
     "context.max_prefix_chars": _NOT_NEGATIVE,
     "context.max_suffix_chars": _NOT_NEGATIVE,
     **{path: rule for path, rule in SERVICE_RULES.items() if path.startswith("engine.")},

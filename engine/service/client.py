@@ -158,6 +158,7 @@ def _request_body(request: CompletionRequest) -> dict[str, object]:
     body: dict[str, object] = {name: value for name, value in asdict(request.sampling).items() if value is not None}
     body.update(prompt=request.prefix or list(request.prompt_ids) or "", stream=True, return_token_ids=True)
     body.update(lane=request.lane.value, session=request.session, draft=request.draft, deadline_ms=request.deadline_ms)
+    body.update(corpus=list(request.corpus))
     body.update(anchor=request.anchor, use_cache=request.use_cache, heal=request.heal, use_drafts=request.use_drafts)
     if request.suffix is not None:
         body["suffix"] = request.suffix

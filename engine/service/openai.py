@@ -1,8 +1,8 @@
 """OpenAI's ``/v1/completions`` in plain data: request body in, answer bodies out. Light and pure.
 
 The extra fields ``min_indent``, ``time_limit_ms``, ``ignore_eos``, ``lane``, ``session``, ``deadline_ms``, ``draft``,
-``anchor``, ``use_cache``, ``heal``, ``use_drafts``, ``midline_extra`` and ``return_token_ids`` are ours; so is the
-block ``midline``: the counts so far, and beside the finish reason also our own reason and the times.
+``corpus``, ``anchor``, ``use_cache``, ``heal``, ``use_drafts``, ``midline_extra`` and ``return_token_ids`` are ours;
+so is the block ``midline``: the counts so far, and beside the finish reason also our own reason and the times.
 """
 
 import json
@@ -49,6 +49,7 @@ class OpenAICompletion:
             session=fields.text("session", ""),
             deadline_ms=fields.number("deadline_ms", 0.0) if body.get("deadline_ms") is not None else None,
             draft=fields.text("draft", ""),
+            corpus=fields.texts("corpus"),
             anchor=fields.integer("anchor", 0) if body.get("anchor") is not None else None,
             use_cache=fields.flag("use_cache", True),
             heal=fields.flag("heal", True),

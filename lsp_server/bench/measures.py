@@ -55,7 +55,7 @@ class TokenCounts:
 
     computed: float
     wasted: float
-    """Of the computed ones: for requests that were cancelled or superseded."""
+    """Of the computed ones: for requests that were cancelled, or superseded by one that begins otherwise."""
     idle: float
     """Computed while nobody waited; not among the others."""
 

@@ -59,7 +59,8 @@ _NOTES = [
     "no model: the rest of what had been suggested; joined: a generation that ran already; both of all keys",
     "first right: of the lines with a suggestion, those whose first says nothing but what should come; saved: keys",
     "prompt, drafted, accepted: of the model's requests; computed: their prompt tokens that were not cached, on the "
-    "same line as the key before; all rows: of forward passes; wasted: of these, for requests that were cancelled",
+    "same line as the key before; all rows: of forward passes; wasted: of these, for requests that were cancelled and "
+    "that the next one does not begin with; idle rows: computed ahead while the user rests",
     "each run has a server and an engine of its own, so that none finds what another has cached",
 ]
 

@@ -7,12 +7,14 @@ the brackets that an editor puts there by itself.
 
 from dataclasses import dataclass
 
+from engine.request import CompletionRequest, SamplingParams
 from lsp_server.completion.ablation import is_off
 from lsp_server.completion.decide import has_closers_only
 from lsp_server.completion.request import Situation
 from lsp_server.config import ContextConfig
 from lsp_server.context.window import window_after, window_before
 
+_BEYOND_CHARS = 6000
 _MAX_TYPED_CHARS = 2000
 """More text since the anchor moves it: the model has seen the suffix too long ago."""
 
@@ -27,6 +29,22 @@ class Anchor:
     """The whole text after the cursor, without what the editor has closed."""
     window_before: str
     window_after: str
+
+    def request(self, prefix: str, sampling: SamplingParams) -> CompletionRequest:
+        """That for a cursor behind ``prefix``, which continues from here: the windows are those of the anchor."""
+        return CompletionRequest(
+            prefix=self.window_before + prefix[len(self.before) :],
+            suffix=self.window_after,
+            sampling=sampling,
+            anchor=len(self.window_before),
+        )
+
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """The nearest text that the windows do not show, and that may be repeated all the same."""
+        end = len(self.before) - len(self.window_before)
+        texts = (self.after[len(self.window_after) :][:_BEYOND_CHARS], self.before[:end][-_BEYOND_CHARS:])
+        return tuple(text for text in texts if text)
 
 
 def anchored(former: Anchor | None, situation: Situation, context: ContextConfig) -> Anchor:

@@ -44,11 +44,12 @@ class Answer:
     _task: "asyncio.Task[None] | None" = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _num_waiting: int = 0
+    _is_stopped: bool = False
 
     @property
     def is_running(self) -> bool:
         """More text may come."""
-        return self._task is not None and not self._task.done()
+        return self._task is not None and not self._task.done() and not self._is_stopped
 
     @property
     def has_ended(self) -> bool:
@@ -99,8 +100,9 @@ class Answer:
             return True  # asked again
         if not hole.shape.is_block:
             return "\n" in rest or self.has_ended
-        is_same_end = self.shape.is_block and self.shape.min_indent == hole.shape.min_indent
-        return block_end(rest, hole) is not None or (self.has_ended and is_same_end)
+        # a line that is too far out for the block that was asked for is so for one that is further in
+        ends_as_well = self.shape.is_block and self.shape.min_indent <= hole.shape.min_indent
+        return block_end(rest, hole) is not None or (self.has_ended and ends_as_well)
 
     async def wait_for_rest(self, hole: Hole, after: str) -> str | None:
         """The rest for a cursor, once it is enough or no more comes; None if what comes is not what was typed.
@@ -143,6 +145,7 @@ class Answer:
 
     def stop(self) -> None:
         """Stop generating."""
+        self._is_stopped = True
         if self._task is not None:
             self._task.cancel()  # does nothing to one that is done
 
@@ -178,6 +181,11 @@ class Answers:
         for former in self._kept:
             if former.is_running and not is_off("cancel"):
                 asyncio.get_running_loop().call_later(_HANDOVER_S, former.stop)
+        self._kept.append(answer)
+        answer.start(backend, request)
+
+    def add_beside(self, answer: Answer, backend: Backend, request: CompletionRequest) -> None:
+        """Begin one that nobody has asked for yet; it disturbs no other."""
         self._kept.append(answer)
         answer.start(backend, request)
 

@@ -6,6 +6,7 @@ It knows no editor, no document store and no process; whoever calls it may cance
 import asyncio
 import contextlib
 import logging
+import time
 from dataclasses import dataclass, field, replace
 
 from engine.errors import MidlineError, ServiceError
@@ -16,6 +17,7 @@ from lsp_server.completion.anchor import Anchor, anchored
 from lsp_server.completion.answers import Answer, Answers
 from lsp_server.completion.decide import Shape, refusal, shape_of
 from lsp_server.completion.request import EmptyReason, Situation, Source, Suggestion
+from lsp_server.completion.rhythm import Rhythm
 from lsp_server.config import CompletionConfig, MidlineConfig
 from lsp_server.postprocess import Hole, postprocess
 
@@ -30,6 +32,8 @@ _REASON_OF_STATE = {
 }
 _PASSING_STATES = (BackendState.STARTING, BackendState.LOADING)
 _LOADING_POLL_S = 0.1
+_MAX_APPENDED_TOKENS = 16
+"""More than a key appends to a prompt that is cached."""
 
 
 @dataclass
@@ -37,6 +41,8 @@ class Track:
     """What is remembered of one document from keystroke to keystroke."""
 
     session: str = ""
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    """The user's: all documents share it."""
     anchor: Anchor | None = None
     answers: Answers = field(default_factory=Answers)
     _last_prefix: str = ""
@@ -60,6 +66,7 @@ async def complete(
     is waited for. ``track`` is the document's; what it remembers makes this faster and changes no text.
     """
     track = Track() if track is None else track
+    track.rhythm.key(time.monotonic())
     if (reason := refusal(situation, config)) is not None:
         track.answers.stop()
         return Suggestion("", reason)
@@ -73,8 +80,9 @@ async def complete(
             if suggestion := await _from_answer(answer, hole, after, budget_ms, source):
                 return suggestion
     track.answers.stop_wrong(situation.prefix, after)
-    if not situation.is_explicit:
-        await asyncio.sleep(config.completion.debounce_ms / 1000)
+    # a prompt that has to be computed anew is begun at once: the next key's request takes over what is done of it
+    if not situation.is_explicit and former is track.anchor:
+        await asyncio.sleep(track.rhythm.wait_ms(config.completion.debounce_ms) / 1000)
     request = build_request(hole, config.completion, track, deleted)
     suggestion = await _ask(backend, request, hole, track, budget_ms)
     return replace(suggestion, is_reanchored=former is not None and former is not track.anchor)
@@ -94,6 +102,8 @@ async def _ask(
         track.answers.add(answer, backend, request)
         try:
             suggestion = await _from_answer(answer, hole, after, budget_ms, Source.MODEL)
+            if answer.usage.prompt_tokens - answer.usage.cached_tokens <= _MAX_APPENDED_TOKENS:
+                track.rhythm.answered(answer.elapsed_ms())
             return suggestion or Suggestion("", EmptyReason.SUPERSEDED, status.model)  # by a stop from elsewhere
         except MidlineError as error:
             # an engine that has died is started again, once, without another keystroke
@@ -134,13 +144,11 @@ def build_request(hole: Hole, config: CompletionConfig, track: Track, deleted: s
     """The request for the engine: windows as they were at the anchor, what was typed since, and where to stop."""
     anchor, prefix = track.anchor, hole.situation.prefix
     assert anchor is not None
-    return CompletionRequest(
-        prefix=anchor.window_before + prefix[len(anchor.before) :],
-        suffix=anchor.window_after,
-        sampling=_sampling(hole.shape, config),
-        anchor=len(anchor.window_before),
+    return replace(
+        anchor.request(prefix, _sampling(hole.shape, config)),
         session="" if is_off("cancel") else track.session,
         draft=track.answers.draft(prefix, anchor.after) or deleted,
+        corpus=(*hole.situation.other_texts, *anchor.beyond),
         use_cache=not is_off("cache"),
         heal=not is_off("heal"),
         use_drafts=not is_off("spec"),

@@ -47,6 +47,8 @@ class Situation:
     path: str = ""
     is_explicit: bool = False
     """True when the user asked by hand: no debounce, no mid-line gate."""
+    other_texts: tuple[str, ...] = ()
+    """Of the other open documents, the least recent first: what is written here may stand there already."""
 
     @property
     def line_prefix(self) -> str:

@@ -1,6 +1,7 @@
 """Open, change and close of documents. Each change ends the completion that was running for the old text."""
 
 import logging
+from typing import Any
 
 from lsprotocol import types
 
@@ -9,6 +10,8 @@ from lsp_server.documents import Edit, Position
 from lsp_server.session import Session
 
 _logger = logging.getLogger(__name__)
+
+CURSOR_METHOD = "midline/didMoveCursor"
 
 
 def did_open(session: Session, params: types.DidOpenTextDocumentParams) -> None:
@@ -23,11 +26,9 @@ def did_change(session: Session, params: types.DidChangeTextDocumentParams) -> N
     """Apply edits, incremental or full."""
     uri = params.text_document.uri
     session.inflight.end(uri, EmptyReason.DOCUMENT_CHANGED)
-    document = session.documents.get(uri)
-    if document is None:
+    session.end_idle_work()
+    if not session.documents.change(uri, map(_edit, params.content_changes), params.text_document.version):
         _logger.warning("ignored a change of a document that is not open")
-        return
-    document.change(map(_edit, params.content_changes), params.text_document.version)
 
 
 def did_close(session: Session, params: types.DidCloseTextDocumentParams) -> None:
@@ -35,6 +36,17 @@ def did_close(session: Session, params: types.DidCloseTextDocumentParams) -> Non
     session.inflight.end(params.text_document.uri, EmptyReason.DOCUMENT_CLOSED)
     session.forget(params.text_document.uri)
     session.documents.close(params.text_document.uri)
+
+
+def did_move_cursor(session: Session, params: Any) -> None:
+    """``midline/didMoveCursor``: where the cursor rests, from a client that says so; parameters as of a hover."""
+    try:
+        uri, line, character = params.textDocument.uri, params.position.line, params.position.character
+    except AttributeError:
+        _logger.warning("ignored notification %s: its parameters are malformed", CURSOR_METHOD)
+        return
+    if isinstance(uri, str) and type(line) is int and type(character) is int and min(line, character) >= 0:
+        session.move_cursor(uri, Position(line, character))
 
 
 def position_of(position: types.Position) -> Position:

@@ -43,6 +43,10 @@ def _request(prefix: str, suffix: str | None = "", **sampling: object) -> Comple
     return CompletionRequest(prefix, suffix, SamplingParams(**{"max_tokens": 12, **sampling}))  # type: ignore[arg-type]
 
 
+def _draft(text: str) -> CompletionRequest:
+    return CompletionRequest("", draft=text)
+
+
 def test_info_says_what_was_loaded(engine: Engine) -> None:
     info = engine.info
     assert (info.architecture, info.fim_family, info.dtype, info.context_tokens) == ("qwen2", "qwen", "float32", 512)
@@ -107,7 +111,7 @@ def test_a_seed_gives_the_same_text(engine: Engine) -> None:
 
 
 def test_left_to_right_has_no_markers(engine: Engine) -> None:
-    ids = engine._prompt(_request("<|fim_middle|>def", None)).ids
+    ids = engine.prompt(_request("<|fim_middle|>def", None)).ids
     assert not any(engine._vocabulary.tokenizer.is_control(i) for i in ids)
     with pytest.raises(RequestError, match="the prompt is empty"):
         next(engine.generate(_request("", None)))
@@ -161,13 +165,13 @@ def test_drafts_begin_with_what_is_required(engine: Engine, typed: str) -> None:
     """Whatever was typed before, and whatever the text repeats."""
     before = "import os\nimpossible = 1\n    x = 2\n"
     request = replace(_request(before + typed, "\n"), anchor=len(before))
-    prompt = engine._prompt(request)
+    prompt = engine.prompt(request)
     pieces = engine._vocabulary.tokenizer.all_bytes
-    earlier, ngrams = engine._sources(prompt, "zz = 3", 200)
+    earlier, ngrams = engine._sources(prompt, _draft("zz = 3"), 200)
     assert b"".join(pieces[i] for i in earlier.propose(prompt.ids, 64)) == prompt.required + b"zz = 3"
     for at in range(3, len(prompt.ids)):  # whatever the last tokens are
         ids = [*prompt.ids, *prompt.ids[at - 3 : at]]
-        source = engine._sources(replace(prompt, ids=ids), "", 200)[0]
+        source = engine._sources(replace(prompt, ids=ids), _draft(""), 200)[0]
         text = b"".join(pieces[i] for i in source.propose(ids, 8))
         assert text.startswith(prompt.required) or prompt.required.startswith(text)
     assert ngrams.name.startswith("ngram")
@@ -175,10 +179,10 @@ def test_drafts_begin_with_what_is_required(engine: Engine, typed: str) -> None:
 
 def test_without_healing_everything_typed_is_fed(engine: Engine) -> None:
     request = _request("if x:\n    ", "\n")
-    ids = engine._prompt(replace(request, heal=False)).ids
+    ids = engine.prompt(replace(request, heal=False)).ids
     assert engine.detokenize(ids[-2:]).endswith("    ")
-    assert engine._prompt(replace(request, heal=False)).required == b""
-    assert engine._prompt(replace(request, suffix=None, heal=False)).required == b""
+    assert engine.prompt(replace(request, heal=False)).required == b""
+    assert engine.prompt(replace(request, suffix=None, heal=False)).required == b""
 
 
 _typed = st.lists(
@@ -213,7 +217,7 @@ def test_a_keystroke_computes_what_was_typed_and_never_repeats_it(
 def _assert_goes_on_from(engine: Engine, request: CompletionRequest, answer: tuple[str, tuple[int, ...]]) -> None:
     """What was fed and generated spells what was typed, then the answer."""
     pieces = engine._vocabulary.tokenizer.all_bytes
-    prompt = engine._prompt(request)
+    prompt = engine.prompt(request)
     generated = b"".join(pieces[i] for i in answer[1])
     assert generated.startswith(prompt.required)
     assert generated[len(prompt.required) :].decode(errors="replace").startswith(answer[0].rstrip("\ufffd"))
@@ -229,10 +233,10 @@ def test_typing_what_was_suggested_leaves_exactly_the_rest(engine: Engine) -> No
         for start in ("", "    ret", "a", "self.x"):
             request = replace(_request(before + start, "\nend\n", max_tokens=24), anchor=len(before))
             text, ids, finished = _complete(engine, request)
-            whole = [*engine._prompt(request).ids, *ids]
+            whole = [*engine.prompt(request).ids, *ids]
             for length in range(1, len(text.partition("\ufffd")[0]) + 1):
                 typed = replace(request, prefix=request.prefix + text[:length])
-                fed = engine._prompt(typed).ids
+                fed = engine.prompt(typed).ids
                 num_typed += 1
                 if whole[: len(fed)] != fed:
                     continue
@@ -399,3 +403,15 @@ def test_cuda_is_refused_where_there_is_none(tmp_path: Path) -> None:
         pytest.skip("this machine has CUDA")
     with pytest.raises(ConfigError, match="torch finds no CUDA device"):
         Engine.load(EngineConfig(model=str(tmp_path), device="cuda"))
+
+
+def test_other_texts_only_make_it_faster(engine: Engine) -> None:
+    num_accepted = [0, 0]
+    for prefix in ("for x in y:\n    ", "def f(", "class A:\n    def g(self):\n        "):
+        request = _request(prefix, "\n", max_tokens=24)
+        text, ids, plain = _complete(engine, request)
+        told = _complete(engine, replace(request, corpus=("nothing of it\n", prefix + text + "\n")))
+        assert told[:2] == (text, ids)
+        num_accepted[0] += plain.usage.accepted_tokens
+        num_accepted[1] += told[2].usage.accepted_tokens
+    assert num_accepted[1] > num_accepted[0]

@@ -192,3 +192,25 @@ def test_a_keystroke_costs_little_beside_opening(text: str) -> None:
         document.change([Edit("y", Position(0, 50), Position(0, 50))], number)
     edit_s = (time.perf_counter() - opened_s) / num_edits
     assert edit_s < max(opened_s - started_s, 0.05)
+
+
+def test_an_excerpt_is_around_the_last_change() -> None:
+    document = Document("".join(f"line {i}\r\n" for i in range(1000)))
+    assert document.excerpt(30).startswith("line 0\nline 1\n")
+    document.change([Edit("X", Position(500, 0), Position(500, 0))], 2)
+    excerpt = document.excerpt(60)
+    assert "\nXline 500\n" in excerpt and len(excerpt) <= 60 and "\r" not in excerpt
+    assert Document("short").excerpt(100) == "short" and Document("").excerpt(10) == ""
+    assert Document("z" * 100_000).excerpt(50) == "z" * 50
+    document.change([Edit("now two\nlines")], 3)
+    assert document.excerpt(100) == "now two\nlines"
+
+
+def test_the_others_end_with_the_latest() -> None:
+    store = DocumentStore()
+    for name in "abc":
+        store.open(name, name, "", 1)
+    assert store.change("a", [Edit("A")], 2) and not store.change("z", [], 1)
+    assert [uri for uri, _ in store.others("b")] == ["c", "a"]
+    store.open("c", "again", "", 1)
+    assert [document.full_text() for _, document in store.others("b")] == ["A", "again"]

@@ -52,10 +52,10 @@ def test_typing_an_answer_leaves_its_rest(default_engine: Engine) -> None:
         suffix = "\n" + "".join(lines[at + 1 : at + 20])
         request = CompletionRequest(before + line[:start], suffix, sampling, anchor=len(before))
         answer = default_engine.complete_all([request])[0]
-        whole = [*default_engine._prompt(request).ids, *answer.token_ids]
+        whole = [*default_engine.prompt(request).ids, *answer.token_ids]
         for length in range(1, len(answer.text), 4):
             typed = replace(request, prefix=request.prefix + answer.text[:length])
-            fed = default_engine._prompt(typed).ids
+            fed = default_engine.prompt(typed).ids
             rest = default_engine.complete_all([typed])[0].text
             outcomes[whole[: len(fed)] == fed].append(rest.startswith(answer.text[length:]))
     exact, other = outcomes[True], outcomes[False]

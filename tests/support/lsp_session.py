@@ -18,7 +18,7 @@ from lsp_server.server import MidlineServer
 from lsp_server.transport import serve
 
 TIMEOUT_S = 20.0
-NO_DEBOUNCE = MidlineConfig(completion=CompletionConfig(debounce_ms=0))
+NO_DEBOUNCE = MidlineConfig(completion=CompletionConfig(debounce_ms=0, idle_work="off"))
 
 INLINE_CLIENT: dict[str, Any] = {"textDocument": {"inlineCompletion": {"dynamicRegistration": False}}}
 

@@ -5,7 +5,7 @@
 
 import { accessSync, constants, statSync } from "node:fs";
 import { homedir } from "node:os";
-import { EventEmitter, window, workspace, type Disposable, type Event, type TextDocument } from "vscode";
+import { EventEmitter, window, workspace, type Disposable, type Event, type TextDocument, type TextEditor } from "vscode";
 import {
   CloseAction,
   DidChangeConfigurationNotification,
@@ -19,7 +19,7 @@ import {
 import { messageOf, type Logger } from "./logger";
 import { DOWNLOAD, OPEN_SETTINGS, SHOW_LOG, showProblem } from "./notify";
 import type { Status } from "./presentation";
-import { STATUS_METHOD, parseServerStatus, type InitializationOptions, type ServerStatus } from "./protocol";
+import { CURSOR_METHOD, STATUS_METHOD, parseServerStatus, type InitializationOptions, type ServerStatus } from "./protocol";
 import { CrashBudget, coalesced, withTimeout } from "./restart";
 import { resolveServerCommand, type RunnableCommand, type ServerCommand } from "./serverCommand";
 import { SECTION, readClientSettings, readServerSettings, type ClientSettings } from "./settings";
@@ -59,6 +59,17 @@ export class MidlineClient implements Disposable {
     if (this.#connection?.isRunning()) {
       const settings = { [SECTION]: readServerSettings(workspace.getConfiguration(SECTION)) };
       await this.#connection.sendNotification(DidChangeConfigurationNotification.type, { settings });
+    }
+  }
+
+  /** Tells a running server where the cursor rests, if that is a document of its kind. */
+  async sendCursor({ document, selections }: TextEditor): Promise<void> {
+    const [selection] = selections;
+    const isOurs = DOCUMENT_SCHEMES.includes(document.uri.scheme);
+    if (this.#status.state === "ready" && this.#connection?.isRunning() && isOurs && selection && selections.length === 1) {
+      const uri = this.#connection.code2ProtocolConverter.asUri(document.uri);
+      const { line, character } = selection.active;
+      await this.#connection.sendNotification(CURSOR_METHOD, { textDocument: { uri }, position: { line, character } });
     }
   }
 

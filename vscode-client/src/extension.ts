@@ -3,6 +3,7 @@
 import { workspace, type ConfigurationChangeEvent, type ExtensionContext } from "vscode";
 import { MidlineClient } from "./client";
 import { registerCommands } from "./commands";
+import { watchCursor } from "./cursor";
 import { createLogger } from "./logger";
 import { SECTION } from "./settings";
 import { createStatusItem } from "./status";
@@ -18,6 +19,7 @@ export function activate(context: ExtensionContext): void {
     midline,
     ...createStatusItem(midline),
     ...registerCommands(midline, logger),
+    ...watchCursor(midline),
     workspace.onDidChangeConfiguration((event) => void onSettingsChanged(midline, event)),
     // The settings of the folder, and its own environment, count from now on.
     workspace.onDidGrantWorkspaceTrust(() => void midline.restart()),

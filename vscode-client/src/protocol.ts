@@ -5,6 +5,9 @@
 /** Notification from the server: the state of its engine. Sent because `InitializationOptions` asks for it. */
 export const STATUS_METHOD = "midline/status";
 
+/** Notification to the server: where the cursor rests; a text document and a position, as of a hover. */
+export const CURSOR_METHOD = "midline/didMoveCursor";
+
 const SERVER_STATES = ["stopped", "starting", "loading", "ready", "model_missing", "failed"] as const;
 export type ServerState = (typeof SERVER_STATES)[number];
 

@@ -47,6 +47,7 @@ async def test_request_and_deltas_arrive_unchanged(service: RunningService, clie
         sampling,
         (FileContext("a b.py", "x"), FileContext("", "")),
         draft="x\n",
+        corpus=("y = 1\n", "z"),
         anchor=3,
         use_cache=False,
         heal=False,

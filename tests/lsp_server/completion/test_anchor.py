@@ -59,3 +59,15 @@ def test_windows_stay_as_they_were() -> None:
     assert 0 < len(anchor.window_after) <= 50
     typed = "".join(f"more {i}\n" for i in range(20))
     assert anchored(anchor, situation(f"{lines}x = 1\n{typed}║\n{lines}"), context) is anchor
+
+
+def test_what_the_windows_leave_out_is_known_nearest_last() -> None:
+    context = ContextConfig(max_prefix_chars=100, max_suffix_chars=50)
+    lines = "".join(f"line {i}\n" for i in range(100))
+    anchor = anchored(None, situation(f"{lines}x = ║\n{lines}"), context)
+    below, above = anchor.beyond
+    assert above + anchor.window_before == anchor.before
+    assert anchor.window_after + below == anchor.after
+    assert anchored(None, situation("a\nx = ║\nb"), context).beyond == ()
+    giant = "y" * 20_000 + "\n"
+    assert all(0 < len(text) <= 6000 for text in anchored(None, situation(f"{giant}║\n{giant}"), context).beyond)

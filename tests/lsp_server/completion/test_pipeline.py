@@ -5,7 +5,7 @@ import pytest
 
 from engine.errors import RequestError, ServiceError
 from lsp_server.backends.base import BackendState
-from lsp_server.completion.pipeline import complete
+from lsp_server.completion.pipeline import Track, complete
 from lsp_server.completion.request import EmptyReason
 from lsp_server.config import CompletionConfig, ContextConfig, MidlineConfig
 from tests.support.cursor import situation
@@ -113,13 +113,31 @@ async def test_error_of_the_backend_is_a_reason(error: Exception) -> None:
 async def test_debounce_delays_automatic_requests_only() -> None:
     backend = ScriptedBackend()
     config = MidlineConfig(completion=CompletionConfig(debounce_ms=3_600_000))
-    await asyncio.wait_for(complete(situation("x = ║", is_explicit=True), config, backend), 10)
-    waiting = asyncio.create_task(complete(situation("x = ║"), config, backend))
+    track = Track()
+    track.rhythm.answered(7_200_000)  # a slow engine
+    await asyncio.wait_for(complete(situation("x = ║", is_explicit=True), config, backend, track=track), 10)
+    waiting = asyncio.create_task(complete(situation("x = 1║"), config, backend, track=track))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(waiting, 10)
     assert len(backend.requests) == 1
+
+
+async def test_a_prompt_that_must_be_computed_anew_is_begun_at_once() -> None:
+    backend, track = ScriptedBackend(), Track()
+    config = MidlineConfig(completion=CompletionConfig(debounce_ms=3_600_000))
+    track.rhythm.answered(7_200_000)
+    await asyncio.wait_for(complete(situation("x = ║"), config, backend, track=track), 10)
+    await asyncio.wait_for(complete(situation("x = 1\n\n\ny = ║\nz\n"), config, backend, track=track), 10)
+    assert len(backend.requests) == 2
+
+
+async def test_answers_from_a_cached_prompt_are_measured() -> None:
+    track = Track()
+    assert track.rhythm.answer_ms == 0
+    await complete(situation("x = ║"), NO_DEBOUNCE, ScriptedBackend(), track=track)
+    assert track.rhythm.answer_ms > 0
 
 
 async def test_cancel_closes_the_stream() -> None:
