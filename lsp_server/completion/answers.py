@@ -18,6 +18,7 @@ from lsp_server.completion.ablation import is_off
 from lsp_server.completion.decide import Shape
 from lsp_server.postprocess import Hole, block_end
 
+_COMPLETE = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIME)
 _NUM_KEPT = 8
 _HANDOVER_S = 0.1
 _SPACE = (" ", "\t")
@@ -50,6 +51,11 @@ class Answer:
     def is_running(self) -> bool:
         """More text may come."""
         return self._task is not None and not self._task.done() and not self._is_stopped
+
+    @property
+    def is_complete(self) -> bool:
+        """Asking the same again would give the same: nobody has broken it off."""
+        return self.finished is not None and self.finished.reason in _COMPLETE
 
     @property
     def has_ended(self) -> bool:
@@ -96,7 +102,7 @@ class Answer:
 
     def _is_enough(self, rest: str, hole: Hole) -> bool:
         """Whether more text would change nothing of the suggestion in ``hole``."""
-        if self.finished is not None and self.before == hole.situation.prefix and self.shape == hole.shape:
+        if self.is_complete and self.before == hole.situation.prefix and self.shape == hole.shape:
             return True  # asked again
         if not hole.shape.is_block:
             return "\n" in rest or self.has_ended

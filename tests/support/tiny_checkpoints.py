@@ -192,10 +192,12 @@ def write_tiny_gguf(
     pre: str = "qwen2",
     rope: dict[str, object] | None = None,
     rope_factors: npt.NDArray[np.float32] | None = None,
+    weights: dict[str, npt.NDArray[np.float32]] | None = None,
 ) -> Path:
     """Write a GGUF file whose matrices are stored as ``block_type``; returns its path.
 
-    ``rope`` holds further ``rope.*`` keys, ``rope_factors`` the divisors of the rotary frequencies.
+    ``rope`` holds further ``rope.*`` keys, ``rope_factors`` the divisors of the rotary frequencies. ``weights`` take
+    the place of the random ones.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     pieces = tiny_pieces(control)
@@ -222,7 +224,7 @@ def write_tiny_gguf(
     writer.add_token_merges(tiny_merges())
     if "<|endoftext|>" in control:
         writer.add_eos_token_id(pieces.index("<|endoftext|>"))
-    for name, weight in tiny_weights(shape, len(pieces), seed).items():
+    for name, weight in (weights or tiny_weights(shape, len(pieces), seed)).items():
         if shape.architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
             weight = _permuted(weight, shape.num_heads if ".q_proj." in name else shape.num_kv_heads)
         if weight.ndim == 2 and block_type is not GGMLQuantizationType.F32:
