@@ -1,4 +1,4 @@
-"""HumanEval single-line infilling: the holes, and running a filled program's tests.
+"""HumanEval infilling: programs with a hole, and running a filled program's tests.
 
 The runner executes code that a model wrote. Each program gets a process of its own with a time and memory limit, an
 empty folder as working directory, an empty environment and no network.
@@ -23,7 +23,8 @@ from pathlib import Path
 import pytest
 
 _DEFAULT_DATA = Path(__file__).resolve().parents[2].parent / "shared/data/humaneval-infilling"
-_FILE = "HumanEval-SingleLineInfilling.jsonl.gz"
+_LINES = "HumanEval-SingleLineInfilling.jsonl.gz"
+_SPANS = "HumanEval-RandomSpanInfillingLight.jsonl.gz"
 _TIMEOUT_S = 10.0
 _MEMORY_BYTES = 2 << 30
 # Where a network namespace cannot be had, at least Python's way to the network is closed.
@@ -32,37 +33,56 @@ _PRELUDE = "import socket\nsocket.socket = None\nsocket.create_connection = None
 
 @dataclass(frozen=True)
 class Hole:
-    """One missing line; all three parts end with a line feed."""
+    """A program with a part of it missing, and tests that the whole must pass."""
 
     prefix: str
     suffix: str
-    line: str
+    missing: str
     test: str
     entry_point: str
 
     @property
     def indent(self) -> str:
-        """The missing line's white space."""
-        return self.line[: len(self.line) - len(self.line.lstrip(" \t"))]
+        """The white space that the missing part begins with."""
+        return white_space(self.missing)
 
 
 def load_holes(count: int) -> list[Hole]:
-    """The first ``count`` holes after a fixed shuffle; skips the test where the data is not at hand."""
-    path = Path(os.environ.get("MIDLINE_HUMANEVAL", _DEFAULT_DATA)) / _FILE
+    """The first ``count`` missing lines after a fixed shuffle; the line feed behind the line is there already.
+
+    Skips the test where the data is not at hand.
+    """
+    rows = _rows(_LINES)
+    random.Random(0).shuffle(rows)
+    return [_hole(row, line_end="\n") for row in rows[:count]]
+
+
+def load_spans(count: int) -> list[Hole]:
+    """The first ``count`` missing spans of any length, which begin and end anywhere; skips as ``load_holes`` does."""
+    return [_hole(row) for row in _rows(_SPANS)[:count]]
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    path = Path(os.environ.get("MIDLINE_HUMANEVAL", _DEFAULT_DATA)) / name
     if not path.exists():
         pytest.skip(f"no HumanEval infilling data at {path}; set MIDLINE_HUMANEVAL to its folder")
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    random.Random(0).shuffle(rows)
-    return [
-        Hole(row["prompt"], row["suffix"], row["canonical_solution"], row["test"], row["entry_point"])
-        for row in rows[:count]
-    ]
+        return [json.loads(line) for line in file]
 
 
-def passes_tests(hole: Hole, line: str) -> bool:
-    """Whether the program with ``line`` (ending in a line feed) in the hole passes its tests."""
-    program = f"{hole.prefix}{line}{hole.suffix}\n{hole.test}\ncheck({hole.entry_point})\n"
+def _hole(row: dict[str, str], line_end: str = "") -> Hole:
+    missing = row["canonical_solution"].removesuffix(line_end)
+    return Hole(row["prompt"], line_end + row["suffix"], missing, row["test"], row["entry_point"])
+
+
+def white_space(text: str) -> str:
+    """The blanks and tabs that ``text`` begins with."""
+    return text[: len(text) - len(text.lstrip(" \t"))]
+
+
+def passes_tests(hole: Hole, filled: str) -> bool:
+    """Whether the program with ``filled`` in the hole passes its tests."""
+    program = f"{hole.prefix}{filled}{hole.suffix}\n{hole.test}\ncheck({hole.entry_point})\n"
     return run_program(program)
 
 
