@@ -16,7 +16,7 @@ from engine.errors import CheckpointError, ConfigError
 from engine.fim import PromptBuilder, detect_family, family_named
 from engine.healing import Vocabulary
 from engine.machine.memory import allowed_bytes, available_bytes, choose_precision
-from engine.machine.predict import DEFAULT_CACHE_BYTES, ModelSize, memory_bytes, size_of
+from engine.machine.predict import DEFAULT_CACHE_BYTES, ModelSize, memory_bytes, size_of, weight_bytes
 from engine.model.config import ModelConfig
 from engine.model.contract import AnyDecoder
 from engine.model.kernels import Kernels, choose_kernels
@@ -25,6 +25,8 @@ from engine.model.native.decoder import BLOCK_TOKENS
 from engine.model.native.load import load_native_decoder
 
 _logger = logging.getLogger(__name__)
+_BATCH_TOKENS = 128 * 1024
+"""In the cache of the ``batch`` profile: the largest batch, of requests as long as they usually are at most."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,15 @@ def load_model(name: str, config: EngineConfig, dtype: torch.dtype, device: torc
     context_tokens = min(config.max_context_tokens, shape.context_tokens)
     vocabulary = Vocabulary.of(tokenizer)
     prompts = PromptBuilder(family, vocabulary, context_tokens)
-    num_blocks = _num_blocks(config, shape, context_tokens, dtype)
     kernels = choose_kernels(config, shape, dtype, device)
     size = size_of(shape, checkpoint.four_bit_share())
     precision = _fitting(config, size, kernels, context_tokens)
+    num_blocks = _num_blocks(config, shape, context_tokens, dtype, weight_bytes(size, precision, kernels.is_native))
     decoder: AnyDecoder
     if kernels.is_native and precision != "exact":
-        decoder, weight_bytes = load_native_decoder(checkpoint, model.path, precision, context_tokens)
+        decoder, num_weight_bytes = load_native_decoder(checkpoint, model.path, precision, context_tokens)
     else:
-        decoder, weight_bytes = load_decoder(checkpoint, dtype, device, context_tokens, precision)
+        decoder, num_weight_bytes = load_decoder(checkpoint, dtype, device, context_tokens, precision)
     storage = KVStorage(shape, num_blocks, BLOCK_TOKENS, dtype, device)
     namespace = f"{model.path} {precision} {family.name}"
     return LoadedModel(
@@ -88,7 +90,7 @@ def load_model(name: str, config: EngineConfig, dtype: torch.dtype, device: torc
         cache=KVCache(BlockPool(num_blocks, BLOCK_TOKENS), storage, namespace),
         context_tokens=context_tokens,
         num_parameters=sum(math.prod(size) for size in checkpoint.parameter_shapes().values()),
-        num_bytes=weight_bytes + storage.num_bytes,
+        num_bytes=num_weight_bytes + storage.num_bytes,
     )
 
 
@@ -103,7 +105,9 @@ def _fitting(config: EngineConfig, size: ModelSize, kernels: Kernels, context_to
     return precision
 
 
-def _num_blocks(config: EngineConfig, shape: ModelConfig, context_tokens: int, dtype: torch.dtype) -> int:
+def _num_blocks(
+    config: EngineConfig, shape: ModelConfig, context_tokens: int, dtype: torch.dtype, num_weight_bytes: int
+) -> int:
     """Blocks of the cache, with the null block. Raises ``ConfigError`` when one context does not fit."""
     token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
     block_bytes = token_bytes * BLOCK_TOKENS
@@ -117,4 +121,7 @@ def _num_blocks(config: EngineConfig, shape: ModelConfig, context_tokens: int, d
             )
         return wanted
     allowed = allowed_bytes(config.max_memory_mb, available_bytes())
-    return max(least, min(allowed, DEFAULT_CACHE_BYTES) // block_bytes)
+    wanted_bytes = min(allowed, DEFAULT_CACHE_BYTES)
+    if config.profile == "batch":  # what runs together is as much as there is room for
+        wanted_bytes = max(wanted_bytes, min(allowed - num_weight_bytes, _BATCH_TOKENS * token_bytes))
+    return max(least, wanted_bytes // block_bytes)

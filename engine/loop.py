@@ -17,18 +17,20 @@ from torch import Tensor
 from engine.cache.kv_cache import KVCache
 from engine.cache.storage import KVStorage
 from engine.config import Profile
+from engine.flight import Flight
 from engine.generation import Generation
-from engine.model.batch import Span
-from engine.model.contract import AnyDecoder, AnyPass
+from engine.model.contract import AnyDecoder
 from engine.observer import Observer
 from engine.request import FinishReason, Lane
-from engine.sampling import Sampler, Scores
+from engine.sampling import AnyScores, Likeliest, Sampler, Scores
 from engine.scheduler.scheduler import Scheduler, no_drafts
 from engine.scheduler.sequence import Chunk, Plan, Sequence
 from engine.speculation.sources import DraftSource
 from engine.speculation.speculator import Speculator
 
 OnError = Callable[[Exception], None]
+
+_SCORED_TOGETHER = 16
 
 
 @dataclass(eq=False)
@@ -43,65 +45,6 @@ class Job:
 
     def __post_init__(self) -> None:
         self.sampler = Sampler(self.generation.params)
-
-
-class _Flight:
-    """A forward pass, and the chunks it computes."""
-
-    def __init__(self, plan: Plan, decoder: AnyDecoder, storage: KVStorage) -> None:
-        self.lane = plan.lane
-        self.seconds = 0.0
-        self.num_planned_rows = plan.num_rows
-        self.is_whole = True
-        """All that was planned has been computed."""
-        self._spans: dict[Chunk, Span] = {}
-        for chunk in plan.chunks:
-            table = chunk.sequence.table
-            assert table is not None
-            self._spans[chunk] = Span(chunk.token_ids, chunk.start, table.blocks)
-        self._forward: AnyPass = decoder.start(list(self._spans.values()), storage)
-
-    @property
-    def chunks(self) -> list[Chunk]:
-        """Those that are still computed."""
-        return list(self._spans)
-
-    @property
-    def is_done(self) -> bool:
-        """Nothing is left to compute."""
-        return not self._spans or self._forward.is_done
-
-    def advance(self) -> None:
-        """Compute one layer."""
-        started = time.perf_counter()
-        self._forward.advance()
-        self.seconds += time.perf_counter() - started
-
-    @property
-    def is_empty(self) -> bool:
-        """Nobody wants it any more."""
-        return not self._spans
-
-    def drop(self, chunks: list[Chunk]) -> None:
-        """Compute the rest without some chunks."""
-        self.is_whole = False
-        for chunk in chunks:
-            del self._spans[chunk]
-        if self._spans:
-            self._forward.keep(list(self._spans.values()))
-
-    def abandon(self) -> None:
-        """Compute nothing more."""
-        self._spans.clear()
-
-    @property
-    def num_keys(self) -> tuple[int, int]:
-        """``ForwardPass.num_keys`` of what is computed."""
-        return self._forward.num_keys
-
-    def hidden(self, chunk: Chunk) -> Tensor:
-        """The last layer's output for the rows whose logits are wanted."""
-        return self._forward.hidden(self._spans[chunk], chunk.num_logits)
 
 
 class Loop:
@@ -127,7 +70,7 @@ class Loop:
         self.speculator = Speculator(profile)
         self._jobs: dict[Sequence, Job] = {}
         self._inbox: deque[tuple[Job, FinishReason | None]] = deque()
-        self._paused: _Flight | None = None
+        self._paused: Flight | None = None
         self._bulk_credit_s = 0.0
         self._is_stopping = False
 
@@ -175,7 +118,7 @@ class Loop:
         if plan is None:
             self._run_bulk(None)
             return
-        flight = _Flight(plan, self._decoder, self._storage)
+        flight = Flight(plan, self._decoder, self._storage)
         self._guard(flight, self._run)
         share = self._profile.bulk_share
         if self._paused or self.scheduler.has_work(Lane.BULK):
@@ -216,7 +159,7 @@ class Loop:
             self._jobs[chunk.sequence].generation.begin(chunk.sequence.num_cached)
         return plan
 
-    def _run(self, flight: _Flight) -> None:
+    def _run(self, flight: Flight) -> None:
         """Compute a pass to its end, without those that end meanwhile."""
         while not flight.is_done:
             flight.advance()
@@ -231,7 +174,7 @@ class Loop:
             if plan is None:
                 self._bulk_credit_s = 0.0
                 return
-            self._paused = _Flight(plan, self._decoder, self._storage)
+            self._paused = Flight(plan, self._decoder, self._storage)
         flight = self._paused
         self._drop_ended(flight)
         before_s = flight.seconds
@@ -240,7 +183,7 @@ class Loop:
         if flight.is_done:
             self._paused = None
 
-    def _advance_bulk(self, flight: _Flight, budget_s: float | None) -> None:
+    def _advance_bulk(self, flight: Flight, budget_s: float | None) -> None:
         before_s = flight.seconds
         while not flight.is_done:
             if budget_s is None:
@@ -254,7 +197,7 @@ class Loop:
                 flight.advance()
         self._update(flight)
 
-    def _guard(self, flight: _Flight, work: Callable[[_Flight], None]) -> None:
+    def _guard(self, flight: Flight, work: Callable[[Flight], None]) -> None:
         """What breaks a pass ends its requests, and nothing else."""
         try:
             work(flight)
@@ -287,7 +230,7 @@ class Loop:
             self._report(self._jobs[sequence], FinishReason.EXPIRED)
         return has_ended
 
-    def _drop_ended(self, flight: _Flight) -> None:
+    def _drop_ended(self, flight: Flight) -> None:
         """Stop computing for requests that have ended, unless their successor needs the same tokens."""
         gone = [
             chunk for chunk in flight.chunks if chunk.sequence.end_reason is not None and not _serves_successor(chunk)
@@ -298,7 +241,7 @@ class Loop:
                 self.scheduler.land(chunk, is_complete=False)
                 self._count_wasted(chunk.sequence, len(chunk.token_ids))
 
-    def _update(self, flight: _Flight) -> None:
+    def _update(self, flight: Flight) -> None:
         """Choose tokens, hand them out, and let go of the blocks of what has ended."""
         started = time.perf_counter()
         sampled = [
@@ -306,22 +249,43 @@ class Loop:
             for chunk in flight.chunks
             if chunk.is_sampled and chunk.sequence.end_reason is None and not self._is_warm_up(chunk)
         ]
-        rows: dict[Chunk, int] = {}
-        scores = None
-        if sampled:
-            rows = dict(zip(sampled, accumulate((chunk.num_logits for chunk in sampled), initial=0), strict=False))
-            hidden = torch.cat([flight.hidden(chunk) for chunk in sampled])
-            scores = Scores(self._decoder.logits(hidden, self._only_wanted(sampled))[:, : self._num_tokens])
+        accepted = self._choose_all(flight, sampled)
         for chunk in flight.chunks:
-            accepted = self._choose(chunk, scores, rows[chunk]) if scores and chunk in rows else 0
             if self._is_warm_up(chunk) and chunk.is_sampled and chunk.sequence in self._jobs:
                 self._end(self._jobs[chunk.sequence], FinishReason.LENGTH)
-            self.scheduler.land(chunk, accepted)
+            self.scheduler.land(chunk, accepted.get(chunk, 0))
         seconds = flight.seconds + time.perf_counter() - started
         if flight.is_whole:
             self.speculator.cost.record(flight.num_planned_rows, seconds)
         if self.observer is not None:
             self.observer.on_pass(flight.lane, flight.num_planned_rows, seconds, flight.num_keys)
+
+    def _choose_all(self, flight: Flight, sampled: list[Chunk]) -> dict[Chunk, int]:
+        """Choose the next tokens of some sequences; returns how many of their drafts came true.
+
+        All logits are computed only for those that want more than the likeliest token, and for few of them at once.
+        """
+        free: list[Chunk] = []
+        others: list[Chunk] = []
+        for chunk in sampled:
+            job = self._jobs[chunk.sequence]
+            (free if job.sampler.is_greedy and job.generation.allowed_ids() is None else others).append(chunk)
+        accepted: dict[Chunk, int] = {}
+        if free:
+            best = self._decoder.best(torch.cat([flight.hidden(chunk) for chunk in free]), self._num_tokens)
+            accepted |= self._choose_each(free, Likeliest(best))
+        # those that may choose only a few tokens stand together
+        others.sort(key=lambda chunk: self._jobs[chunk.sequence].generation.allowed_ids() is None)
+        for first in range(0, len(others), _SCORED_TOGETHER):
+            some = others[first : first + _SCORED_TOGETHER]
+            hidden = torch.cat([flight.hidden(chunk) for chunk in some])
+            logits = self._decoder.logits(hidden, self._only_wanted(some))[:, : self._num_tokens]
+            accepted |= self._choose_each(some, Scores(logits))
+        return accepted
+
+    def _choose_each(self, chunks: list[Chunk], scores: AnyScores) -> dict[Chunk, int]:
+        first_rows = accumulate((chunk.num_logits for chunk in chunks), initial=0)
+        return {chunk: self._choose(chunk, scores, row) for chunk, row in zip(chunks, first_rows, strict=False)}
 
     def _only_wanted(self, sampled: list[Chunk]) -> Tensor | None:
         """The tokens that any row may choose, where each may choose only a few; None where all are wanted."""
@@ -331,7 +295,7 @@ class Loop:
         few = [ids for ids in allowed if ids is not None]
         return torch.from_numpy(np.concatenate(few)) if len(few) == len(allowed) else None
 
-    def _choose(self, chunk: Chunk, scores: Scores, first_row: int) -> int:
+    def _choose(self, chunk: Chunk, scores: AnyScores, first_row: int) -> int:
         """Choose the next tokens of one sequence; returns how many of its drafts came true."""
         sequence = chunk.sequence
         job = self._jobs[sequence]

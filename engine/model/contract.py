@@ -6,6 +6,7 @@ from torch import Tensor
 
 from engine.cache.storage import KVStorage
 from engine.model.batch import Span
+from engine.model.best import Best
 from engine.model.config import ModelConfig
 
 
@@ -44,3 +45,8 @@ class AnyDecoder(Protocol):
 
     def logits(self, hidden: Tensor, token_ids: Tensor | None = None) -> Tensor:
         """Scores of every token after each of ``hidden``, of ``token_ids`` at least."""
+
+    def best(self, hidden: Tensor, num_tokens: int) -> Best:
+        """The likeliest of the first ``num_tokens`` tokens after each of ``hidden``, by the same scores, which never
+        are in memory for many rows at once.
+        """

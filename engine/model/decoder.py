@@ -9,11 +9,13 @@ from torch import Tensor
 
 from engine.cache.storage import KVStorage
 from engine.model.batch import Batch, Span, build_batch
+from engine.model.best import Best, best_of, joined
 from engine.model.config import ModelConfig
 from engine.model.layers import Rotary, attend, rms_norm, rotate
 from engine.model.linear import Int4Linear, Int8Linear, Linear
 
 AnyLinear = Linear | Int8Linear | Int4Linear
+_SCORED_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,11 @@ class Decoder:
         ``token_ids`` are those that are wanted, where not all are: a packed product computes all the same.
         """
         return self._head(rms_norm(hidden, self._norm, self.config.rms_eps)).float()
+
+    @torch.inference_mode()
+    def best(self, hidden: Tensor, num_tokens: int) -> Best:
+        """The likeliest of the first ``num_tokens`` tokens after each of ``hidden``; never has all logits in memory."""
+        return joined([best_of(self.logits(rows)[:, :num_tokens]) for rows in torch.split(hidden, _SCORED_ROWS)])
 
 
 class ForwardPass:

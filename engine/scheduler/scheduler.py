@@ -11,6 +11,9 @@ from engine.config import LaneLimits
 from engine.request import FinishReason, Lane
 from engine.scheduler.sequence import Chunk, Plan, Sequence
 
+_SMALL_SHARE = 0.5
+"""A pass over fewer rows than this share of the budget has room to spare."""
+
 ProposeDrafts = Callable[[Sequence, int], list[int]]
 """Draft tokens for a sequence that decodes, and how many there may be."""
 
@@ -85,19 +88,22 @@ class Scheduler:
         """The next forward pass of a lane, or None when there is nothing to compute.
 
         First come those that decode, one token and its drafts each, then prompts in the order of arrival, the last
-        of them cut where the budget ends.
+        of them cut where the budget ends. With ``prompts_first`` it is the other way round, and those that decode
+        come along only where they make a small pass larger.
         """
-        budget = self._limits[lane].max_batch_tokens
+        limits = self._limits[lane]
+        budget = limits.max_batch_tokens
         running = [sequence for sequence in self._running[lane] if not sequence.is_in_flight]
-        decoding = [sequence for sequence in running if sequence.is_decoding][:budget]
-        chunks = []
-        for num_others, sequence in zip(range(len(decoding) - 1, -1, -1), decoding, strict=True):
-            chunks.append(_chunk(sequence, budget // (num_others + 1), propose))
-            budget -= len(chunks[-1].token_ids)
-        prefilling = self._prefilling(lane, running)
-        while budget > 0 and (following := next(prefilling, None)) is not None:
-            chunks.append(_chunk(following, budget, propose))
-            budget -= len(chunks[-1].token_ids)
+        decoding = [sequence for sequence in running if sequence.is_decoding]
+        if limits.prompts_first:
+            chunks = self._prompt_chunks(lane, running, budget, propose)
+            num_rows = sum(len(chunk.token_ids) for chunk in chunks)
+            if num_rows < budget * _SMALL_SHARE:
+                chunks += _decode_chunks(decoding, budget - num_rows, propose)
+        else:
+            chunks = _decode_chunks(decoding, budget, propose)
+            budget -= sum(len(chunk.token_ids) for chunk in chunks)
+            chunks += self._prompt_chunks(lane, running, budget, propose)
         for chunk in chunks:
             chunk.sequence.is_in_flight = True
         return Plan(lane, tuple(chunks)) if chunks else None
@@ -130,6 +136,14 @@ class Scheduler:
         if not sequence.is_in_flight:
             self._give_back(sequence)
         return True
+
+    def _prompt_chunks(self, lane: Lane, running: list[Sequence], budget: int, propose: ProposeDrafts) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        prefilling = self._prefilling(lane, running)
+        while budget > 0 and (following := next(prefilling, None)) is not None:
+            chunks.append(_chunk(following, budget, propose))
+            budget -= len(chunks[-1].token_ids)
+        return chunks
 
     def _prefilling(self, lane: Lane, running: list[Sequence]) -> Iterator[Sequence]:
         """Running requests whose prompt is not computed, then those that can be admitted."""
@@ -176,6 +190,16 @@ class Scheduler:
         assert all(sequence in self._waiting[sequence.lane] for sequence in self._deadlines)
         if not self.sequences:
             assert not self._by_session
+
+
+def _decode_chunks(decoding: list[Sequence], budget: int, propose: ProposeDrafts) -> list[Chunk]:
+    """As many as the budget allows; what it has beyond one token each is for drafts."""
+    chunks: list[Chunk] = []
+    decoding = decoding[:budget]
+    for num_others, sequence in zip(range(len(decoding) - 1, -1, -1), decoding, strict=True):
+        chunks.append(_chunk(sequence, budget // (num_others + 1), propose))
+        budget -= len(chunks[-1].token_ids)
+    return chunks
 
 
 def _chunk(sequence: Sequence, budget: int, propose: ProposeDrafts) -> Chunk:

@@ -383,6 +383,23 @@ def test_a_cache_smaller_than_a_context_is_refused(tmp_path: Path) -> None:
         Engine.load(EngineConfig(model=str(path), kv_cache_mb=1, max_context_tokens=2048))
 
 
+@pytest.mark.parametrize(("max_memory_mb", "expected_mb"), [(0, 32), (20, 19.7), (2, 1.7)])
+def test_the_batch_profile_takes_memory_for_many_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_memory_mb: int, expected_mb: float
+) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(num_layers=1))
+    for user in ("engine.loading", "engine.machine.predict"):
+        monkeypatch.setattr(f"{user}.DEFAULT_CACHE_BYTES", 2**20)
+    monkeypatch.setattr("engine.loading.available_bytes", lambda: 2**34)
+    config = EngineConfig(model=str(path), dtype="float32", max_context_tokens=256, max_memory_mb=max_memory_mb)
+    sizes = []
+    for profile in ("completion", "batch"):
+        engine = Engine.load(replace(config, profile=profile))
+        sizes.append(engine._model.storage.num_bytes / 2**20)
+    assert sizes[0] == pytest.approx(1, abs=0.1)
+    assert sizes[1] == pytest.approx(expected_mb, abs=0.2)  # a token takes 256 bytes; the weights 0.3 MB
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

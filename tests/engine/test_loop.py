@@ -62,6 +62,7 @@ def _allowed(engine: Engine, required: bytes) -> list[int]:
 
 
 _FREE = CompletionRequest("", prompt_ids=(5, 6, 7), sampling=_request("").sampling)
+_SAMPLED = CompletionRequest("", prompt_ids=(5, 6, 7), sampling=_request("", temperature=1.0, seed=2).sampling)
 _REQUESTS = [
     _request("if x:\n        "),
     _request("if x:\n\t"),
@@ -69,6 +70,7 @@ _REQUESTS = [
     _request("if x:\n    ", temperature=2.0, seed=1, top_p=0.9),
     _request("for i in ran", max_tokens=1),
     _FREE,
+    _SAMPLED,
 ]
 
 
@@ -80,7 +82,7 @@ def _answers(engine: Engine, requests: list[CompletionRequest]) -> list[tuple[st
 
 
 def test_the_first_row_of_a_constrained_request_wants_few(engine: Engine, strict: _Strict) -> None:
-    _answers(engine, [_request("if x:\n    ")])
+    _answers(engine, [_request("if x:\n    ", temperature=1.0, seed=0)])
     assert strict.wanted[0] == _allowed(engine, b" ")
     assert len(strict.wanted) > 1 and strict.wanted[1:] == [None] * len(strict.wanted[1:])
 
@@ -89,8 +91,11 @@ def test_rows_together_want_what_any_of_them_may_choose(engine: Engine, strict: 
     _answers(engine, [_request("if x:\n    "), _request("if y:\n\t")])
     assert strict.wanted[0] == sorted(set(_allowed(engine, b" ") + _allowed(engine, b"\t")))
     strict.wanted.clear()
-    _answers(engine, [_request("if x:\n    "), _FREE])
+    _answers(engine, [_request("if x:\n    "), _SAMPLED])
     assert strict.wanted[0] is None
+    strict.wanted.clear()
+    _answers(engine, [_request("if x:\n    "), _FREE])
+    assert _allowed(engine, b" ") in strict.wanted  # the likeliest token of the other row is found without
 
 
 @pytest.mark.parametrize("at_once", [1, len(_REQUESTS)])

@@ -83,16 +83,34 @@ static void gather(const Stored& keys, const Stored& values, const int64_t* bloc
     }
 }
 
+// Keys or values that are wanted soon: they come from memory while others are computed with, a few lines at each step.
+// Blocks are pages all over the memory, so no hardware would guess them.
+struct Ahead {
+    const Stored& stored;
+    const int64_t* blocks;
+    int64_t first, end;  // tokens
+
+    template <int D>
+    void fetch(int64_t step) const {
+        constexpr int64_t TOKENS = 128 / D;  // of the 64 there are, in each of D / 2 steps
+        for (int64_t token = first + step * TOKENS; token < std::min(first + (step + 1) * TOKENS, end); token++) {
+            const bf16* from = stored.data + (blocks[token / BLOCK] * BLOCK + token % BLOCK) * stored.stride;
+            for (int d = 0; d < D; d += 32) _mm_prefetch(reinterpret_cast<const char*>(from + d), _MM_HINT_T0);
+        }
+    }
+};
+
 // Four queries (or the last ones) against the 64 keys from `first` on.
 template <int D, int R>
-static void attend_keys(const Queries& q, int64_t query, int64_t first, Scratch<D>& s) {
+static void attend_keys(const Queries& q, int64_t query, int64_t first, const Ahead& keys, const Ahead& values, Scratch<D>& s) {
     const bf16* from[R];
     __m512 scores[R][4];
     for (int r = 0; r < R; r++) {
         from[r] = q.data + (query + r) / q.per_row * q.stride + (query + r) % q.per_row * D;
         for (int j = 0; j < 4; j++) scores[r][j] = _mm512_setzero_ps();
     }
-    for (int d = 0; d < D / 2; d++)
+    for (int d = 0; d < D / 2; d++) {
+        keys.fetch<D>(d);
         for (int j = 0; j < 4; j++) {
             const __m512bh k = as_bf16(_mm512_load_si512(&s.keys[d][16 * j]));
             for (int r = 0; r < R; r++) {
@@ -100,6 +118,7 @@ static void attend_keys(const Queries& q, int64_t query, int64_t first, Scratch<
                 scores[r][j] = _mm512_dpbf16_ps(scores[r][j], as_bf16(pair), k);
             }
         }
+    }
     const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(static_cast<float>(D)));
     const __m512 hidden = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
     for (int r = 0; r < R; r++) {
@@ -129,7 +148,8 @@ static void attend_keys(const Queries& q, int64_t query, int64_t first, Scratch<
         __m512 out[R][4];
         for (int r = 0; r < R; r++)
             for (int j = 0; j < 4; j++) out[r][j] = _mm512_load_ps(s.out[query + r] + d + 16 * j);
-        for (int t = 0; t < KEYS / 2; t++)
+        for (int t = 0; t < KEYS / 2; t++) {
+            values.fetch<D>(t + d / 2);
             for (int j = 0; j < 4; j++) {
                 const __m512bh v = as_bf16(_mm512_load_si512(&s.values[t][d + 16 * j]));
                 for (int r = 0; r < R; r++) {
@@ -137,6 +157,7 @@ static void attend_keys(const Queries& q, int64_t query, int64_t first, Scratch<
                     out[r][j] = _mm512_dpbf16_ps(out[r][j], as_bf16(pair), v);
                 }
             }
+        }
         for (int r = 0; r < R; r++)
             for (int j = 0; j < 4; j++) _mm512_store_ps(s.out[query + r] + d + 16 * j, out[r][j]);
     }
@@ -154,11 +175,16 @@ static void attend(const Queries& q, const Stored& keys, const Stored& values, c
     }
     for (int64_t first = 0; first < end; first += KEYS) {
         gather<D>(keys, values, blocks, first, end, s);
-        int64_t i = 0;
-        for (; i + 4 <= num_queries; i += 4) attend_keys<D, 4>(q, i, first, s);
-        if (num_queries - i == 3) attend_keys<D, 3>(q, i, first, s);
-        if (num_queries - i == 2) attend_keys<D, 2>(q, i, first, s);
-        if (num_queries - i == 1) attend_keys<D, 1>(q, i, first, s);
+        for (int64_t i = 0; i < num_queries; i += 4) {
+            const int64_t last = i ? 0 : end;  // the first queries fetch for all
+            const Ahead next_keys{keys, blocks, first + KEYS, last}, next_values{values, blocks, first + KEYS, last};
+            switch (num_queries - i) {
+                case 1: attend_keys<D, 1>(q, i, first, next_keys, next_values, s); break;
+                case 2: attend_keys<D, 2>(q, i, first, next_keys, next_values, s); break;
+                case 3: attend_keys<D, 3>(q, i, first, next_keys, next_values, s); break;
+                default: attend_keys<D, 4>(q, i, first, next_keys, next_values, s);
+            }
+        }
     }
     for (int64_t i = 0; i < num_queries; i++) {
         float* to = out + i / q.per_row * out_stride + i % q.per_row * D;

@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.cache.storage import KVStorage
 from engine.checkpoint.groups import GROUP
 from engine.model.batch import Span
+from engine.model.best import Best
 from engine.model.config import ModelConfig
 from engine.model.native.forms import TILE, fits
 from engine.model.native.library import load_library
@@ -25,6 +26,7 @@ BLOCK_TOKENS = 16
 """Of the storage of keys and values."""
 _HEAD_DIMS = (64, 128)
 _MAX_QUERIES = 64
+_LANES = 16
 
 
 def is_supported(config: ModelConfig) -> bool:
@@ -89,6 +91,20 @@ class NativeDecoder:
             *(self.config.rms_eps, out.data_ptr(), tiles.data_ptr(), len(tiles)),
         )
         return out[:, : self.config.vocab_size]
+
+    def best(self, hidden: Tensor, num_tokens: int) -> Best:
+        """The likeliest of the first ``num_tokens`` tokens after each of ``hidden``; no logits are ever in memory."""
+        hidden = hidden.contiguous()
+        rows = len(hidden)
+        workspace = self.workspace(rows)
+        call = workspace.describe(rows)
+        partial = torch.empty(workspace.num_threads, 3, rows, _LANES)
+        token_ids, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        self.library.midline_best(
+            *(ctypes.addressof(self._head), ctypes.addressof(call), hidden.data_ptr(), self.weights.norm.data_ptr()),
+            *(self.config.rms_eps, num_tokens, partial.data_ptr(), token_ids.data_ptr(), logprobs.data_ptr()),
+        )
+        return Best(token_ids.tolist(), logprobs.tolist())
 
 
 def _layer_struct(layer: LayerWeights) -> LayerStruct:

@@ -146,6 +146,43 @@ void midline_product(const Form* form, const Pass* pass, const float* x, const f
     }
 }
 
+// Of the product's first `num_outputs` outputs the largest one's number, of equals the first, and the logarithm of its
+// share of all exponentials; the outputs themselves are never in memory. `partial` is float32 [threads, 3, rows, 16].
+void midline_best(const Form* form, const Pass* pass, const float* x, const float* norm, float eps, int64_t num_outputs,
+                  float* partial, int64_t* best, float* logprobs) {
+    const int64_t num_rows = pass->num_rows, lanes = 16 * num_rows;
+    const auto part_of = [&](int64_t thread) {
+        float* own = partial + thread * 3 * lanes;
+        return Best{own, own + lanes, reinterpret_cast<int32_t*>(own + 2 * lanes), num_outputs};
+    };
+#pragma omp parallel num_threads(pass->num_threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t thread = 0; thread < pass->num_threads; thread++) part_of(thread).clear(num_rows);
+        quantise_rows(*form, *pass, x, norm, eps);
+        const Rows rows{pass->work.activations, pass->work.scales, pass->work.sums};
+        product(*form, nullptr, (num_outputs + TILE - 1) / TILE, rows, num_rows, part_of(omp_get_thread_num()));
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < num_rows; row++) {
+            float most = -1e30f, sum = 0.0f;
+            int64_t at = 0;
+            for (int64_t i = 0; i < 16 * pass->num_threads; i++) {
+                const Best part = part_of(i / 16);
+                const int64_t lane = 16 * row + i % 16;
+                if (part.most[lane] > most || (part.most[lane] == most && part.at[lane] < at)) {
+                    sum = sum * std::exp(most - part.most[lane]) + part.sum[lane];
+                    most = part.most[lane];
+                    at = part.at[lane];
+                } else {
+                    sum += part.sum[lane] * std::exp(part.most[lane] - most);
+                }
+            }
+            best[row] = at;
+            logprobs[row] = -std::log(sum);
+        }
+    }
+}
+
 // Rotates, rounds and lays out float32 [outputs, inputs], both multiples of a tile and of 64, which it overwrites.
 void midline_pack_int8(float* weight, int64_t outputs, int64_t inputs, uint8_t* data, float* scales) {
     for (int64_t output = 0; output < outputs; output++) {

@@ -134,6 +134,39 @@ struct Gate {  // 16 gates and their 16 partners lie in one tile
     }
 };
 
+// Of each row the largest output and the sum of all exponentials, for each of 16 lanes by itself: nothing of the
+// outputs is kept. Each thread has its own.
+struct Best {
+    float *most, *sum;  // [rows, 16]
+    int32_t* at;        // [rows, 16]: which output the largest is, of equals the first
+    int64_t num_outputs;
+
+    void clear(int64_t num_rows) const {
+        std::fill(most, most + 16 * num_rows, -1e30f);
+        std::fill(sum, sum + 16 * num_rows, 0.0f);
+        std::fill(at, at + 16 * num_rows, 0);
+    }
+    void operator()(int64_t row, int64_t tile, __m512 a, __m512 b) const {
+        take(16 * row, tile * TILE, a);
+        take(16 * row, tile * TILE + 16, b);
+    }
+    void take(int64_t lanes, int64_t first, __m512 v) const {
+        const int64_t count = std::clamp(num_outputs - first, int64_t{0}, int64_t{16});
+        v = _mm512_mask_mov_ps(_mm512_set1_ps(-2e30f), static_cast<__mmask16>((1u << count) - 1), v);
+        __m512 m = _mm512_loadu_ps(most + lanes), s = _mm512_loadu_ps(sum + lanes);
+        const __mmask16 is_more = _mm512_cmp_ps_mask(v, m, _CMP_GT_OQ);
+        if (is_more) {
+            const __m512 more = _mm512_mask_mov_ps(m, is_more, v);
+            s = _mm512_mul_ps(s, exp_of(_mm512_sub_ps(m, more)));
+            m = more;
+            const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            _mm512_mask_storeu_epi32(at + lanes, is_more, _mm512_add_epi32(numbers, _mm512_set1_epi32(first)));
+            _mm512_storeu_ps(most + lanes, m);
+        }
+        _mm512_storeu_ps(sum + lanes, _mm512_add_ps(s, exp_of(_mm512_sub_ps(v, m))));
+    }
+};
+
 template <int R, class End>
 static void tile_rows(const Form& form, int64_t tile, const Rows& rows, int64_t row, const End& end) {
     __m512 out[R][2];

@@ -17,9 +17,14 @@ from tests.engine.scheduler.fakes import Bench
 class _RandomUse(RuleBasedStateMachine):
     """Two lanes, few blocks, several passes in flight."""
 
-    @initialize(num_blocks=st.integers(7, 20), max_sequences=st.integers(1, 4), max_batch_tokens=st.integers(1, 12))
-    def begin(self, num_blocks: int, max_sequences: int, max_batch_tokens: int) -> None:
-        self.bench = Bench(num_blocks, LaneLimits(max_sequences, max_batch_tokens))
+    @initialize(
+        num_blocks=st.integers(7, 20),
+        max_sequences=st.integers(1, 4),
+        max_batch_tokens=st.integers(1, 12),
+        prompts_first=st.booleans(),
+    )
+    def begin(self, num_blocks: int, max_sequences: int, max_batch_tokens: int, prompts_first: bool) -> None:
+        self.bench = Bench(num_blocks, LaneLimits(max_sequences, max_batch_tokens, prompts_first))
         self.now_s = 0.0
 
     @rule(
@@ -111,6 +116,35 @@ def test_those_that_decode_come_first_and_a_prompt_takes_what_is_left() -> None:
     assert plan is not None
     assert [(chunk.sequence, len(chunk.token_ids)) for chunk in plan.chunks] == [(early, 5), (late, 1)]
     assert plan.chunks[0].num_drafts == 4
+
+
+def test_where_prompts_are_first_answers_go_on_when_all_are_computed() -> None:
+    bench = Bench(40, LaneLimits(4, 8, prompts_first=True))
+    bench.max_drafts = 0
+    first = bench.add(Sequence([1, 2, 3, 4, 5], 9))
+    bench.pass_all(Lane.INTERACTIVE)
+    second = bench.add(Sequence(list(range(10, 20)), 13))
+    third = bench.add(Sequence([30, 31], 4))
+    passes = []
+    while plan := bench.start(Lane.INTERACTIVE):
+        passes.append([(chunk.sequence, len(chunk.token_ids)) for chunk in plan.chunks])
+        for chunk in plan.chunks:
+            bench.land(chunk)
+    assert passes[0] == [(second, 8)]
+    assert passes[1] == [(second, 2), (third, 2)]  # half of the budget: enough
+    assert passes[2] == [(first, 1), (second, 1), (third, 1)]
+    bench.drain()
+
+
+def test_a_small_pass_over_prompts_takes_the_others_along() -> None:
+    bench = Bench(40, LaneLimits(4, 8, prompts_first=True))
+    bench.max_drafts = 0
+    first = bench.add(Sequence([1, 2, 3, 4, 5], 9))
+    bench.pass_all(Lane.INTERACTIVE)
+    small = bench.add(Sequence([7, 8, 9], 9))
+    plan = bench.start(Lane.INTERACTIVE)
+    assert plan is not None
+    assert [(chunk.sequence, len(chunk.token_ids)) for chunk in plan.chunks] == [(small, 3), (first, 1)]
 
 
 def test_drafts_share_the_budget() -> None:

@@ -1,5 +1,6 @@
 """The compiled decoder against the float32 one, and that its rows are the same to the last bit however they come."""
 
+import math
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from engine.cache.storage import KVStorage
 from engine.checkpoint.source import open_checkpoint
 from engine.errors import CheckpointError
 from engine.model.batch import Span
+from engine.model.best import Best, best_of, joined
 from engine.model.layers import Rotary, rope_frequencies, rotate
 from engine.model.load import load_decoder
 from engine.model.native.decoder import BLOCK_TOKENS, NativeDecoder, is_supported
@@ -266,6 +268,44 @@ def test_restricted_logits_are_those_of_all_and_minus_infinity(rigs: list[Native
             assert torch.equal(found[:, is_whole], whole[:, is_whole])
             assert (found[:, ~is_whole] == -torch.inf).all()
             assert (~is_whole).sum() > size / 2
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 9, 70])
+def test_the_best_tokens_are_those_of_all_logits_whatever_is_beside_them(rigs: list[NativeRig], num_rows: int) -> None:
+    for rig in rigs:
+        size = rig.decoder.config.vocab_size
+        hidden = torch.randn(
+            num_rows, rig.decoder.config.hidden_size, generator=torch.Generator().manual_seed(num_rows)
+        )
+        for num_tokens in (1, 16, 31, 33, size - 1, size):
+            whole = best_of(rig.decoder.logits(hidden)[:, :num_tokens])
+            found = rig.decoder.best(hidden, num_tokens)
+            assert found.token_ids == whole.token_ids
+            assert found.logprobs == pytest.approx(whole.logprobs, abs=2e-5)
+            alone = [rig.decoder.best(row.unsqueeze(0), num_tokens) for row in hidden[:3]]
+            assert joined(alone) == Best(found.token_ids[:3], found.logprobs[:3])
+
+
+def test_of_equal_tokens_the_first_is_the_best(rigs: list[NativeRig]) -> None:
+    decoder = rigs[0].decoder
+    weight = torch.randn(40, decoder.config.hidden_size, generator=torch.Generator().manual_seed(1)).repeat(9, 1)
+    config, weights = replace(decoder.config, vocab_size=360), replace(decoder.weights, head=pack_int8(weight, None))
+    repeating = NativeDecoder(config, weights, torch.zeros(1, 1))
+    hidden = torch.randn(50, config.hidden_size, generator=torch.Generator().manual_seed(2))
+    found = repeating.best(hidden, 360)
+    assert max(found.token_ids) < 40 and len(set(found.token_ids)) > 5
+    assert found.logprobs == pytest.approx([p - math.log(9) for p in repeating.best(hidden, 40).logprobs], abs=1e-4)
+
+
+def test_scores_too_large_for_an_exponential(rigs: list[NativeRig]) -> None:
+    decoder = rigs[0].decoder
+    norm = decoder.weights.norm * 3000
+    loud = NativeDecoder(decoder.config, replace(decoder.weights, norm=norm), torch.zeros(1, 1))
+    hidden = torch.randn(5, decoder.config.hidden_size, generator=torch.Generator().manual_seed(3))
+    whole, found = best_of(loud.logits(hidden)), loud.best(hidden, decoder.config.vocab_size)
+    assert loud.logits(hidden).max() > 1000
+    assert found.token_ids == whole.token_ids
+    assert found.logprobs == pytest.approx(whole.logprobs, abs=1e-3)
 
 
 def test_hidden_states_in_any_memory(rigs: list[NativeRig]) -> None:
