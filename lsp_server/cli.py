@@ -14,6 +14,7 @@ import typer
 from engine import __version__
 from engine.config import AUTO_MODEL, SERVICE_RULES
 from engine.errors import ConfigError, MidlineError, RequestError, UnknownModelError
+from lsp_server.commands.bulk_options import BulkOptions, as_command
 from lsp_server.errors import UsageError
 
 app = typer.Typer(
@@ -307,6 +308,7 @@ def bench_keystrokes(
     seed: Annotated[int, typer.Option(help="Of what is typed, when, and with which typos.")] = 0,
     out: OutOption = None,
     quick: QuickOption = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the JSON object alone.")] = False,
 ) -> None:
     """Somebody types in an editor, key by key: how long until the suggestion, and at what cost? 3 minutes a run."""
     from lsp_server.commands.bench_keystrokes import run_keystrokes
@@ -318,7 +320,39 @@ def bench_keystrokes(
         ablations=ablate,
         out=out,
         is_quick=quick,
+        as_json=json,
     )
+
+
+@bench_app.command("bulk")
+def bench_bulk(
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILES]...", help="Code to cut from. Default: Midline's own.")
+    ] = None,
+    model: ModelOption = None,
+    holes: Annotated[int | None, typer.Option(help="How many, at most. Default: 48.")] = None,
+    caps: CapsOption = None,
+    keys: Annotated[int | None, typer.Option(help="Typed beside it; 0 is none. Default: 150.")] = None,
+    seed: Annotated[int, typer.Option(help="Of what is cut out, and what is typed.")] = 0,
+    out: OutOption = None,
+    quick: QuickOption = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the JSON object alone.")] = False,
+) -> None:
+    """Holes in a workspace, filled one by one and in bulk: how many a minute, and at what cost? 6 minutes."""
+    from lsp_server.commands.bench_bulk import run_bench_bulk
+
+    numbers = {"holes": holes, "keys": keys, "seed": seed}
+    run_bench_bulk(files or [], model, caps, numbers, out, is_quick=quick, as_json=json)
+
+
+def _bulk(options: BulkOptions) -> int:
+    """Fill all holes of a workspace at once: marked places, stubs, missing docstrings. A dry run unless --apply."""
+    from lsp_server.commands.bulk import run_bulk
+
+    return run_bulk(options)
+
+
+app.command("bulk")(as_command(_bulk))
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from engine.bench.plot import write_plot
-from engine.bench.report import ModelResult, Report, print_report, write_files
+from engine.bench.report import Column, ModelResult, Report, print_report, write_files
 from engine.bench.settings import make_folder
 from engine.checkpoint.store import resolve_model
 from engine.errors import ServiceError
@@ -72,6 +72,7 @@ def run_keystrokes(
     ablations: str | None,
     out: str | None,
     is_quick: bool,
+    as_json: bool,
 ) -> None:
     """Measure, print and write. ``numbers`` are those of ``_LIMITS`` by name; what is None keeps its default."""
     given = {name: number for name, number in numbers.items() if number is not None}
@@ -81,12 +82,12 @@ def run_keystrokes(
             raise UsageError(f"--{name} is {number}; it must be {least} to {most}")
     conditions: dict[str, Any] = {"seed": 0, **(_QUICK if is_quick else _DEFAULTS), **given}
     runs = ["", *parse_ablations(ablations)]
-    config = _config(model)
+    config = enabled_config(model)
     sources = read_files(files) if files else bundled_files()
     sessions = make_sessions(sources, conditions["sessions"], conditions["keys"], conditions["seed"])
     if not sessions:
         raise UsageError(f"{', '.join(files)}: no line of code in there; give other files")
-    folder = _folder(out)
+    folder = out_folder(out)
     name = settle(config.engine).model
     resolve_model(name)
     if importlib.util.find_spec("torch") is None:
@@ -96,7 +97,7 @@ def run_keystrokes(
     conditions |= {"files": [session.file.name for session in sessions]}
     conditions |= {"completion": asdict(config.completion), "context": asdict(config.context)}
     is_asked = not files and not is_quick and not given.keys() & _DEFAULTS.keys()
-    _finish(_report(name, results, sessions, conditions, is_asked), folder)
+    finish(_report(name, results, sessions, conditions, is_asked), (SPEED_COLUMNS, TOKEN_COLUMNS), folder, as_json)
 
 
 def parse_ablations(text: str | None) -> list[str]:
@@ -132,14 +133,16 @@ def _read(path: Path, name: str) -> SourceFile:
     return SourceFile(name, _LANGUAGES.get(path.suffix, "plaintext"), text)
 
 
-def _config(model: str | None) -> MidlineConfig:
+def enabled_config(model: str | None) -> MidlineConfig:
+    """The user's settings, with another model if one is given. Raises ``UsageError`` where Midline is switched off."""
     config = load_config(config_file())
     if not config.enabled:
         raise UsageError(f"completions are switched off by 'enabled = false' in {config_file()}; change that first")
     return config if model is None else replace(config, engine=replace(config.engine, model=model))
 
 
-def _folder(out: str | None) -> Path | None:
+def out_folder(out: str | None) -> Path | None:
+    """The folder of ``--out``, made if need be. Raises ``UsageError``, ``ConfigError``."""
     if out == "":
         raise UsageError("--out is empty; it must be a folder")
     return None if out is None else make_folder(str(absolute_path(out)))
@@ -197,7 +200,8 @@ def _machine(health: HealthReport) -> dict[str, str | int]:
     }
 
 
-def _finish(report: Report, folder: Path | None) -> None:
+def finish(report: Report, tables: Sequence[Sequence[Column]], folder: Path | None, as_json: bool) -> None:
+    """Write the files and print: tables and JSON, or the JSON alone."""
     errors = Console(stderr=True, highlight=False)
     if folder is not None:
         plot = write_plot(report, folder)
@@ -205,7 +209,10 @@ def _finish(report: Report, folder: Path | None) -> None:
             errors.print("no plot without matplotlib; in Midline's folder run: pip install '.\\[bench]'", style="dim")
         paths = [*write_files(report, folder), *([plot] if plot else [])]
         errors.print(escape("written: " + ", ".join(map(str, paths))), style="dim", soft_wrap=True)
+    if as_json:
+        sys.stdout.write(report.as_json() + "\n")
+        return
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
-    print_report(report, (SPEED_COLUMNS, TOKEN_COLUMNS), console)
+    print_report(report, tables, console)

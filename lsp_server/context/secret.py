@@ -6,10 +6,11 @@ from pathlib import PurePosixPath
 _NAMES = re.compile(
     r"""\.env(\..+)?|\.envrc|\.netrc|_netrc|\.npmrc|\.pypirc|\.pgpass|\.my\.cnf|\.htpasswd|\.git-credentials
     |id_(rsa|dsa|ecdsa|ed25519)(_sk)?|credentials?(\.(json|ya?ml|toml|ini|xml))?|secrets?\.(json|ya?ml|toml|ini|env)
-    |.*\.(pem|key|p12|pfx|jks|keystore|kdbx|ppk|asc|gpg|tfstate|tfvars)""",
+    |service[-_]account.*\.json|\.vault-token
+    |.*\.(pem|key|p12|pfx|jks|keystore|kdbx|ppk|asc|gpg|tfstate|tfvars(\.json)?)""",
     re.IGNORECASE | re.VERBOSE,
 )
-_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube"})
+_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".docker", ".kube"})
 _TEMPLATES = (".example", ".sample", ".template", ".dist")
 """``.env.example`` is meant to be read."""
 

@@ -95,9 +95,9 @@ def test_a_run_and_one_with_something_switched_off(tmp_path: Path, code: str) ->
     model = str(write_tiny_gguf(tmp_path / "tiny.gguf", seed=2))
     out = tmp_path / "out"
     options = ("--sessions", "1", "--keys", "5", "--ablate", "typethrough", "--out", str(out))
-    done = _run(code, "--model", model, *options)
+    done = _run(code, "--model", model, *options, "--json")
     assert done.returncode == 0, done.stderr
-    *_, last = done.stdout.splitlines()
+    (last,) = done.stdout.splitlines()
     report = json.loads(last)
     assert report["benchmark"] == "keystrokes" and report["conditions"]["files"] == [code]
     (result,) = report["results"]

@@ -16,6 +16,10 @@ from lsp_server.context.secret import is_secret
         "credentials.json",
         "secrets.yaml",
         "infra/prod.tfvars",
+        "infra/prod.auto.tfvars.json",
+        "gcp/service-account-key.json",
+        "/home/me/.docker/config.json",
+        ".vault-token",
     ],
 )
 def test_secret(path: str) -> None:

@@ -1,0 +1,1 @@
+"""Completing a whole workspace: holes, requests, journal, verification, output."""

@@ -1,0 +1,180 @@
+"""Whether what the model said can go into the file: first fitted to the hole, then checked. Pure.
+
+Whoever asks has seen to it that the model came to an end: a text that was cut off is nothing to verify.
+"""
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from engine.textstream import TextStream
+from lsp_server.bulk.grammars import num_errors
+from lsp_server.bulk.holes import KINDS, Hole, KindOptions
+from lsp_server.bulk.requests import RequestOptions, request_for
+from lsp_server.completion.decide import Shape, indent_of
+from lsp_server.completion.request import Situation
+from lsp_server.postprocess import Hole as Place
+from lsp_server.postprocess.duplicate import cut_duplicate
+from lsp_server.postprocess.overlap import trim_overlap
+from lsp_server.postprocess.repetition import cut_repetition
+from lsp_server.postprocess.trailing import trim_trailing
+
+_OPENERS, _CLOSERS = "([{", ")]}"
+_NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufffd\ud800-\udfff]")
+# Markers and ends of the families in `engine.fim`, as they look when a model spells them out.
+_CONTROL = re.compile(
+    r"<\|\w+\|>|<｜[^｜\s]+｜>|<\[?fim[-_]\w+\]?>|<(?:PRE|SUF|MID|EOT|AIX-SPAN-\w+)>|\[(?:SUFFIX|PREFIX|MIDDLE)\]"
+)
+_BY_TABS, _BY_SPACES = re.compile(r"^ *\t", re.MULTILINE), re.compile(r"^  +(?!\t)", re.MULTILINE)
+# What could stand in a hole at least; a file has no fewer errors than with the best of these.
+_PLACEHOLDERS = ("", "x", "x;", "x,")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A fill, and what is wrong with it."""
+
+    text: str
+    """What goes into the hole; LF line ends."""
+    reason: str = ""
+    """One line; empty: it is good."""
+
+
+def verify(hole: Hole, raw: str) -> Verdict:
+    """Fit the model's text to its hole and check it. Never raises for what ``raw`` or the file contains."""
+    situation = Situation(hole.prefix, hole.suffix, hole.source.language, hole.source.relative)
+    place = Place(situation, Shape(hole.is_block, hole.min_indent))
+    text = _at_cursor(_limited(raw, hole), place)
+    if not text.strip():
+        return Verdict("", "the model said nothing")
+    text = cut_duplicate(text, place)
+    # where a stop string ends the fill, the rest of the line is no part of what the model went on with
+    readings = _within_brackets(text) if hole.stop else _readings(text, place)
+    verdicts = []
+    for reading in dict.fromkeys(readings):
+        verdicts.append(_judged(hole, reading, place))
+        if not verdicts[-1].reason:
+            return verdicts[-1]
+    return verdicts[0]
+
+
+def _limited(raw: str, hole: Hole) -> str:
+    """The text up to where the request says that it ends."""
+    stream = TextStream(request_for(hole, RequestOptions()).sampling)
+    text = stream.push(raw.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "surrogatepass"), 0.0)
+    return text if stream.finish_reason else text + stream.flush()
+
+
+def _readings(text: str, place: Place) -> Iterator[str]:
+    """What the model may have meant, the likelier first: all of it, or what comes before it repeats the rest of the
+    line, or leaves the hole through a bracket.
+    """
+    fitted, rest = trim_overlap(text, place), place.situation.line_suffix.strip()
+    repeats_rest = bool(rest) and text.rstrip().endswith(rest)
+    for reading in (fitted, text) if repeats_rest else (text, fitted):
+        yield from _within_brackets(reading)
+
+
+def _within_brackets(text: str) -> list[str]:
+    """The text, and that before a bracket that it closes but has not opened.
+
+    Text that opens it again has left the hole and gone on behind it. A bracket too many may be part of a string.
+    """
+    depth, end = 0, 0
+    for index, char in enumerate(text):
+        depth += (char in _OPENERS) - (char in _CLOSERS)
+        end = end or (depth < 0) * index
+    if not text[:end].strip():
+        return [text]
+    return [text[:end], text] if depth >= 0 else [text, text[:end]]
+
+
+def _judged(hole: Hole, text: str, place: Place) -> Verdict:
+    fill = trim_trailing(text, place)
+    if place.situation.line_suffix[:1].isspace():
+        fill = fill.rstrip()
+    if not fill.strip():
+        return Verdict("", "it only repeats what follows")
+    if cut_repetition(fill, place) != fill:
+        return Verdict(fill, "it repeats itself")
+    return Verdict(fill, next(filter(None, (check(hole, fill) for check in _CHECKS)), ""))
+
+
+def _at_cursor(text: str, place: Place) -> str:
+    """A block that begins on a blank line begins there, however many the model leaves, and is indented once."""
+    line_prefix = place.situation.line_prefix
+    if not place.shape.is_block or line_prefix.strip():
+        return text
+    text = re.sub(r"\A(?:[ \t]*\n)+", "", text)
+    return text.lstrip(" \t") if line_prefix else text
+
+
+def _check_characters(hole: Hole, fill: str) -> str:
+    return "it contains characters that are no text" if _NO_TEXT.search(fill) else ""
+
+
+def _check_control(hole: Hole, fill: str) -> str:
+    is_control = any(token not in hole.source.text for token in _CONTROL.findall(fill))
+    return "it contains a control token of the model" if is_control else ""
+
+
+def _check_indentation(hole: Hole, fill: str) -> str:
+    line_prefix = hole.prefix[hole.prefix.rfind("\n") + 1 :]
+    if hole.is_block and not line_prefix.strip() and indent_of(line_prefix + fill) < hole.min_indent:
+        return "it is indented less than its block"
+    new = fill if not line_prefix else fill.partition("\n")[2]
+    outside = f"{hole.prefix}.{hole.suffix}"
+    for other, own, problem in (
+        (_BY_TABS, _BY_SPACES, "it is indented with tabs, but the file with spaces"),
+        (_BY_SPACES, _BY_TABS, "it is indented with spaces, but the file with tabs"),
+    ):
+        if other.search(new) and own.search(outside) and not other.search(outside):
+            return problem
+    return ""
+
+
+def _check_is_filled(hole: Hole, fill: str) -> str:
+    """Whoever found the hole must find none in its fill: no marker, no stub."""
+    left = f"it is still a {hole.kind.removesuffix('s')}"
+    replaced = hole.source.text[hole.start : hole.end].strip()
+    if replaced and hole.name == replaced and replaced in fill:  # a marker, perhaps of the user's own
+        return left
+    source = replace(hole.source, text=hole.filled(fill))
+    end = len(source.text) - (len(hole.source.text) - hole.end)
+    found = KINDS[hole.kind].find(source, KindOptions()) if hole.kind in KINDS else ()
+    return left if any(hole.start <= other.start and other.end <= end for other in found) else ""
+
+
+def _check_syntax(hole: Hole, fill: str) -> str:
+    language = hole.source.language
+    count = _num_errors(language, hole.filled(fill))
+    texts = (hole.source.text, *map(hole.filled, _PLACEHOLDERS))
+    is_new = count and any(count > _num_errors(language, text) for text in texts)
+    return "it breaks the file's syntax" if is_new else ""
+
+
+def _num_errors(language: str, text: str) -> int:
+    count = num_errors(language, text) or 0  # None: no grammar
+    return count + (language == "python" and not _is_python(text))
+
+
+def _is_python(text: str) -> bool:
+    """The grammar forgives wrong indentation, which is what goes wrong most often."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+_CHECKS: tuple[Callable[[Hole, str], str], ...] = (
+    _check_characters,
+    _check_control,
+    _check_indentation,
+    _check_syntax,
+    _check_is_filled,
+)

@@ -1,0 +1,483 @@
+import hashlib
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+from lsp_server.bulk.holes import KindOptions
+from lsp_server.bulk.select import HoleRow, Selection, SelectOptions, list_table, select
+from lsp_server.bulk.sources import read_source
+from lsp_server.bulk.workspace import Skipped
+from lsp_server.errors import UnusableFileError, UsageError
+
+MARKER = "x = <FILL>\n"
+
+
+def write(root: Path, *names: str, content: str | bytes = MARKER) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def files(selection: Selection) -> list[str]:
+    """The names of the files that have holes."""
+    return list(dict.fromkeys(hole.source.relative for hole in selection.holes))
+
+
+def find(root: Path, *paths: str, **options: object) -> list[str]:
+    return files(select(root, [root / path for path in paths], SelectOptions(**options)))  # type: ignore[arg-type]
+
+
+# -- which files
+
+
+def test_holes_come_in_the_order_of_names_and_places(tmp_path: Path) -> None:
+    write(tmp_path, "b.py", "a/z.py", "a.py", content="x = <FILL>\n\n\ndef f():\n    pass\n\n\ny = <FILL>\n")
+    selection = select(tmp_path, [], SelectOptions())
+    assert [(hole.source.relative, hole.line) for hole in selection.holes] == [
+        (name, line) for name in ("a.py", "a/z.py", "b.py") for line in (1, 5, 8)
+    ]
+    assert selection == select(tmp_path, [tmp_path / "b.py", tmp_path], SelectOptions())
+    assert (selection.num_files, selection.skipped) == (3, ())
+
+
+def test_named_folders_and_files_only(tmp_path: Path) -> None:
+    write(tmp_path, "a/x.py", "b/x.py", "c.py", "d.py")
+    assert find(tmp_path, "a", "c.py", "c.py") == ["a/x.py", "c.py"]
+
+
+def test_paths_may_be_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "a/x.py", "x.py")
+    monkeypatch.chdir(tmp_path / "a")
+    assert files(select(Path(".."), [Path("x.py")], SelectOptions())) == ["a/x.py"]
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("missing.py", "no such file or folder"), ("..", "is outside the workspace"), ("a\0b", "cannot read")],
+)
+def test_paths_that_cannot_be_used_are_one_line(tmp_path: Path, path: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason) as caught:
+        select(tmp_path, [tmp_path / path], SelectOptions())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_workspace_must_be_a_folder(tmp_path: Path) -> None:
+    write(tmp_path, "a.py")
+    for root in (tmp_path / "a.py", tmp_path / "missing"):
+        with pytest.raises(UsageError, match="is not a folder"):
+            select(root, [], SelectOptions())
+
+
+def test_no_files_no_holes(tmp_path: Path) -> None:
+    assert select(tmp_path, [], SelectOptions()) == Selection((), 0, ())
+
+
+# -- what is ignored
+
+
+IGNORES = {
+    ".gitignore": "*.tmp.py\n/top.py\nskipped/\n!kept.tmp.py\n# a comment\n!\n\n",
+    "a/.gitignore": "*.py\n!b.py\r\n",
+    "a/deep/.gitignore": "!c.py\n",
+    ".git/info/exclude": "excluded.py\n",
+}
+NAMES = [
+    *("top.py", "a/top.py", "x.tmp.py", "kept.tmp.py", "skipped/x.py", "a/skipped/b.py", "a/b.py", "a/c.py"),
+    *("a/deep/c.py", "a/deep/d.py", "excluded.py", "other/excluded.py", "other/top.py"),
+]
+
+
+def test_ignored_files_are_those_of_git(tmp_path: Path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    write(tmp_path, *NAMES)
+    for name, lines in IGNORES.items():
+        write(tmp_path, name, content=lines)
+    command = ["git", "ls-files", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()
+    expected = sorted(name for name in listing if name.endswith(".py"))
+    assert 3 < len(expected) < len(NAMES)
+    assert find(tmp_path) == expected
+
+
+def test_a_workspace_inside_a_repository_keeps_its_ignores(tmp_path: Path) -> None:
+    write(tmp_path, "sub/a.py", "sub/b.py", "sub/c.py", "sub/d/e.py")
+    write(tmp_path, ".git/info/exclude", content="b.py\n")
+    write(tmp_path, ".gitignore", content="/sub/c.py\nsub/d/\n")
+    assert find(tmp_path / "sub") == ["a.py"]
+
+
+def test_a_workspace_that_its_repository_ignores_is_looked_through(tmp_path: Path) -> None:
+    write(tmp_path, "sub/a.py", "sub/b.py")
+    (tmp_path / ".git").mkdir()
+    write(tmp_path, ".gitignore", content="sub/\n")
+    write(tmp_path, "sub/.gitignore", content="b.py\n")
+    assert find(tmp_path / "sub") == ["a.py"]
+
+
+def test_what_is_named_is_taken_though_it_is_ignored(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "ignored/b.py", "ignored/c.py", "node_modules/m/d.py", "e.min.js")
+    write(tmp_path, "made.py", content="# Code generated by x. DO NOT EDIT.\n" + MARKER)
+    write(tmp_path, ".gitignore", content="a.py\nignored/\n")
+    assert find(tmp_path) == []
+    assert find(tmp_path, "a.py", "node_modules/m/d.py", "e.min.js", "made.py") == [
+        "a.py",
+        "e.min.js",
+        "made.py",
+        "node_modules/m/d.py",
+    ]
+    assert find(tmp_path, "ignored") == ["ignored/b.py", "ignored/c.py"]
+
+
+def test_ignores_above_a_named_folder_hold(tmp_path: Path) -> None:
+    write(tmp_path, "src/a.py", "src/deep/b.py", "src/deep/c.py")
+    write(tmp_path, ".gitignore", content="a.py\n")
+    write(tmp_path, "src/.gitignore", content="/deep/b.py\n")
+    assert find(tmp_path, "src/deep") == ["src/deep/c.py"]
+    assert find(tmp_path, "src") == ["src/deep/c.py"]
+
+
+SECRETS = [".env", ".env.local", "a/.ENV", "server.pem", "tls.key", "id_rsa", "credentials", ".aws/x.py", ".npmrc"]
+
+
+def test_secrets_are_never_read_whoever_asks(tmp_path: Path) -> None:
+    write(tmp_path, *SECRETS, "a.py")
+    assert find(tmp_path) == ["a.py"]
+    lines: list[str] = []
+    selection = select(tmp_path, [tmp_path / name for name in SECRETS], SelectOptions(), lines.append)
+    assert selection.holes == ()
+    assert {skipped.relative for skipped in selection.skipped} == set(SECRETS)
+    assert ".env may hold secrets; skipped" in lines
+    (tmp_path / "link.py").symlink_to(tmp_path / ".env")
+    assert find(tmp_path) == ["a.py"]
+    assert find(tmp_path, "link.py") == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("node_modules/a/x.py", "vendor/x.py", "src/third_party/x.py", "dist/x.py", "build/lib/x.py", "target/x.py"),
+        *(".venv/x.py", "__pycache__/x.py", "a.min.js", "a_pb2.py", "a.pb.go", "package-lock.json", ".git/hooks/x.py"),
+    ],
+)
+def test_other_people_s_code_and_what_tools_make(tmp_path: Path, name: str) -> None:
+    write(tmp_path, name, "src/vendor.py", ".github/x.py")
+    assert find(tmp_path) == [".github/x.py", "src/vendor.py"]
+
+
+def test_a_python_environment_of_any_name(tmp_path: Path) -> None:
+    write(tmp_path, "py311/lib/x.py", "py311/pyvenv.cfg", "x.py")
+    assert find(tmp_path) == ["x.py"]
+
+
+@pytest.mark.parametrize(
+    ("head", "is_generated"),
+    [
+        ("# Generated by Django 4.2 on 2024-01-01\n", True),
+        ("#!/usr/bin/env python\n# -*- coding: utf-8 -*-\n\n# This file is generated by x\n", True),
+        ("// Code generated by protoc-gen-go. DO NOT EDIT.\n", True),
+        ("/*\n * @generated\n */\n", True),
+        ("<!-- do not edit -->\n", True),
+        ("/* Automatically generated */\n", True),
+        ("import x\n# Generated by hand\n", False),
+        ("# streams\n# generated with x\n", False),
+        ('"""Text generated by the model."""\n', False),
+        ("class A {\n    // TODO Auto-generated method stub\n", False),
+    ],
+)
+def test_files_that_say_that_a_tool_wrote_them(tmp_path: Path, head: str, is_generated: bool) -> None:
+    write(tmp_path, "a.py", content=head + MARKER)
+    selection = select(tmp_path, [], SelectOptions())
+    assert bool(selection.holes) != is_generated
+    assert selection.skipped == ((Skipped("a.py", "says that it is generated"),) if is_generated else ())
+
+
+# -- links
+
+
+def test_links(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root, "a.py", "sub/b.py", "ignored.py", "node_modules/m.py")
+    write(root, ".gitignore", content="ignored.py\n")
+    write(tmp_path, "outside.py")
+    (root / "sub/loop").symlink_to(root)  # a folder
+    (root / "self.py").symlink_to("self.py")
+    (root / "round").symlink_to("trip")
+    (root / "trip").symlink_to("round")
+    (root / "again.py").symlink_to("a.py")
+    (root / "broken.py").symlink_to("nowhere.py")
+    (root / "out.py").symlink_to(tmp_path / "outside.py")
+    (root / "to_ignored.py").symlink_to("ignored.py")
+    (root / "to_module.py").symlink_to("node_modules/m.py")
+    selection = select(root, [], SelectOptions())
+    assert files(selection) == ["a.py", "sub/b.py"]
+    assert selection.num_files == len(selection.holes) + 1  # .gitignore is a text as well
+    assert {(skipped.relative, skipped.reason.split()[-1]) for skipped in selection.skipped} == {
+        ("broken.py", "nowhere"),
+        ("out.py", "workspace"),
+        ("round", "nowhere"),
+        ("self.py", "nowhere"),
+        ("trip", "nowhere"),
+    }
+
+
+def test_a_link_stands_for_its_target(tmp_path: Path) -> None:
+    write(tmp_path, "lib/a.py")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/one.py").symlink_to("../lib/a.py")
+    (tmp_path / "src/two.py").symlink_to("../lib/a.py")
+    for paths in (["src"], ["src/one.py"], []):
+        selection = select(tmp_path, [tmp_path / path for path in paths], SelectOptions())
+        assert files(selection) == ["lib/a.py"]
+        assert selection.holes[0].source.path == (tmp_path / "lib/a.py").resolve()
+
+
+def test_a_named_link_must_not_lead_outside_or_nowhere(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(tmp_path, "outside.py")
+    root.mkdir()
+    (root / "out.py").symlink_to(tmp_path / "outside.py")
+    (root / "self.py").symlink_to("self.py")
+    with pytest.raises(UsageError, match="outside the workspace"):
+        select(root, [root / "out.py"], SelectOptions())
+    with pytest.raises(UsageError, match="cannot read"):
+        select(root, [root / "self.py"], SelectOptions())
+
+
+def test_a_workspace_that_is_a_link(tmp_path: Path) -> None:
+    write(tmp_path, "real/a.py")
+    (tmp_path / "link").symlink_to("real")
+    assert find(tmp_path / "link", "a.py") == ["a.py"]
+
+
+# -- what a file must be
+
+
+BAD = [
+    ("binary.py", b"x = 1\0<FILL>\n", "is a binary file (it contains NUL bytes)"),
+    ("late.py", b"#" * 10_000 + b"\0<FILL>", "is a binary file (it contains NUL bytes)"),
+    ("latin.py", b"# caf\xe9\nx = <FILL>\n", "is not UTF-8 (byte 6); convert it first"),
+    ("huge.py", b"x = <FILL>\n" * 2000, "is larger than 20,000 bytes"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "reason"), BAD)
+def test_files_that_are_no_source(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+    write(tmp_path, name, content=content)
+    write(tmp_path, "good.py")
+    options, lines = SelectOptions(max_file_bytes=20_000), list[str]()
+    selection = select(tmp_path, [], options, lines.append)
+    assert (files(selection), selection.skipped, lines) == (["good.py"], (Skipped(name, reason),), [])
+    select(tmp_path, [tmp_path / name], options, lines.append)
+    assert lines == [f"{name} {reason}; skipped"]
+    with pytest.raises(UnusableFileError) as caught:
+        read_source(tmp_path, tmp_path / name, 20_000)
+    assert str(caught.value) == f"{name} {reason}"
+    assert caught.value.reason == reason
+
+
+def test_pictures_are_not_worth_a_word_unless_named(tmp_path: Path) -> None:
+    write(tmp_path, "a.png", content=b"\0")
+    assert select(tmp_path, [], SelectOptions()).skipped == ()
+    assert len(select(tmp_path, [tmp_path / "a.png"], SelectOptions()).skipped) == 1
+
+
+def test_a_file_of_just_the_limit(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", content=MARKER)
+    assert find(tmp_path, max_file_bytes=len(MARKER)) == ["a.py"]
+    assert find(tmp_path, max_file_bytes=len(MARKER) - 1) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    write(tmp_path, "a.py")
+    assert select(tmp_path, [], SelectOptions()).skipped == (Skipped("pipe.py", "is not a regular file"),)
+    assert find(tmp_path, "pipe.py", "a.py") == ["a.py"]
+
+
+def test_a_name_that_nobody_can_print(tmp_path: Path) -> None:
+    try:
+        (tmp_path / os.fsdecode(b"caf\xe9.py")).write_text(MARKER)
+    except OSError:
+        pytest.skip("names are Unicode here")
+    selection = select(tmp_path, [], SelectOptions())
+    assert (selection.holes, selection.skipped) == ((), (Skipped("caf\\udce9.py", "has a name that is not UTF-8"),))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read everything")
+def test_what_may_not_be_read(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "closed/x.py", "b.py")
+    (tmp_path / "a.py").chmod(0)
+    (tmp_path / "closed").chmod(0)
+    try:
+        selection = select(tmp_path, [], SelectOptions())
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+    reason = "cannot be read: Permission denied"
+    assert selection.skipped == (Skipped("a.py", reason), Skipped("closed/", reason))
+    assert files(selection) == ["b.py"]
+
+
+def test_a_folder_or_file_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "a/x.py", "b.py", "c.py")
+    scandir = os.scandir
+
+    def vanishing(folder: str | int) -> object:
+        if isinstance(folder, str) and folder.endswith("/a/"):
+            shutil.rmtree(folder)
+            (tmp_path / "c.py").unlink()
+        return scandir(folder)
+
+    monkeypatch.setattr("lsp_server.bulk.workspace.os.scandir", vanishing)
+    selection = select(tmp_path, [], SelectOptions())
+    assert files(selection) == ["b.py"]
+    reason = "cannot be read: No such file or directory"
+    assert selection.skipped == (Skipped("a/", reason), Skipped("c.py", reason))
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "eol", "has_bom"),
+    [
+        (b"a\nb\n", "a\nb\n", "\n", False),
+        (b"a\r\nb\r\n", "a\nb\n", "\r\n", False),
+        (b"a\rb\r", "a\nb\n", "\r", False),
+        (b"a\r\nb\nc\r\n", "a\nb\nc\n", "\r\n", False),
+        (b"a\r\nb\nc\n", "a\nb\nc\n", "\n", False),
+        (b"\xef\xbb\xbfa\r\n", "a\n", "\r\n", True),
+        ("\ufeff\ufeffé".encode(), "\ufeffé", "\n", True),
+        (b"a\r\r\nb\r\n", "a\n\nb\n", "\r\n", False),
+        (b"", "", "\n", False),
+    ],
+)
+def test_line_ends_and_the_mark_are_remembered(
+    tmp_path: Path, content: bytes, text: str, eol: str, has_bom: bool
+) -> None:
+    write(tmp_path, "sub/a.py", content=content)
+    source = read_source(tmp_path, tmp_path / "sub/a.py", 1000)
+    assert (source.text, source.has_bom) == (text, has_bom)
+    assert source.eol == eol
+    assert (source.relative, source.language) == ("sub/a.py", "python")
+
+
+def test_how_a_file_was_is_remembered(tmp_path: Path) -> None:
+    write(tmp_path, "run", content="#!/usr/bin/env python3\nx = 1\n")
+    (tmp_path / "run").chmod(0o750)
+    source = read_source(tmp_path, tmp_path / "run", 1000)
+    status = (tmp_path / "run").stat()
+    assert (source.mode, source.mtime_ns) == (stat.S_IMODE(status.st_mode), status.st_mtime_ns)
+    assert source.mode == 0o750
+    assert source.digest == hashlib.sha256(b"#!/usr/bin/env python3\nx = 1\n").hexdigest()
+    assert source.language == "python"
+
+
+# -- options
+
+
+def test_include_and_exclude_are_patterns_as_in_gitignore(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "a.js", "src/b.py", "src/gen/c.py", "src/d.js", "docs/e.py")
+    assert find(tmp_path, include=("*.js",)) == ["a.js", "src/d.js"]
+    assert find(tmp_path, include=("/src/", "a.py")) == ["a.py", "src/b.py", "src/d.js", "src/gen/c.py"]
+    assert find(tmp_path, include=("src/**/*.py",), exclude=("gen/",)) == ["src/b.py"]
+    assert find(tmp_path, exclude=("*.py", "!b.py")) == ["a.js", "src/b.py", "src/d.js"]
+    assert find(tmp_path, "a.py", exclude=("a.py",)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"include": ("!",)}, r"--include '!' is no pattern"),
+        ({"exclude": ("ok", "!")}, r"--exclude '!' is no pattern"),
+        ({"kinds": ("markers", "holes")}, "unknown kind of holes 'holes'; known are .*markers"),
+        ({"languages": ("cobol",)}, "unknown language 'cobol'; known are python"),
+    ],
+)
+def test_options_that_mean_nothing(tmp_path: Path, options: dict[str, object], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        find(tmp_path, **options)
+
+
+def test_languages(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "b.js", "c.h", "notes.txt")
+    write(tmp_path, "d.h", content="namespace a {}\n" + MARKER)
+    assert find(tmp_path) == ["a.py", "b.js", "c.h", "d.h", "notes.txt"]
+    assert find(tmp_path, languages=("py", "c++")) == ["a.py", "d.h"]
+    assert select(tmp_path, [], SelectOptions(languages=("python",))).num_files == 1
+
+
+def test_only_the_kinds_that_are_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", content="def f(x):\n    pass\n\n\nx = <FILL>\n")
+    for kinds in [("markers",), ("stubs",), ("docstrings",), ("docstrings", "stubs", "markers")]:
+        assert {hole.kind for hole in select(tmp_path, [], SelectOptions(kinds=kinds)).holes} == set(kinds)
+    assert select(tmp_path, [], SelectOptions(kinds=("markers", "markers"))).num_files == 1
+    assert select(tmp_path, [], SelectOptions(kinds=())).holes == ()
+
+
+def test_options_of_kinds_reach_them(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", content="x = ???\n")
+    options = SelectOptions(kind_options=KindOptions(markers={"*": ("???",)}, max_tokens=5))
+    assert [hole.max_tokens for hole in select(tmp_path, [], options).holes] == [5]
+
+
+def test_no_more_than_so_many_holes(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "b.py", "c.py", content=MARKER * 3)
+    lines: list[str] = []
+    everything = select(tmp_path, [], SelectOptions()).holes
+    selection = select(tmp_path, [], SelectOptions(max_holes=4), lines.append)
+    assert selection.holes == everything[:4]
+    assert selection.num_files == 2
+    assert lines == ["4 holes are found; c.py and what follows is not looked at"]
+    assert select(tmp_path, [], SelectOptions(max_holes=9), lines.append).holes == everything
+    assert len(lines) == 1
+
+
+def test_a_marker_in_a_stub_is_one_hole(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", content="def f():\n    # FILL\n    pass\n")
+    (hole,) = select(tmp_path, [], SelectOptions()).holes
+    assert (hole.kind, hole.source.text[hole.start : hole.end]) == ("stubs", "# FILL\n    pass")
+
+
+# -- the list
+
+
+def test_the_list_is_plain_data(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", content="def f():\n    pass\n\n\nx = <FILL> + <FILL>\n")
+    write(tmp_path, "b.go", content="package a\n\nfunc F() {\n}\n")
+    table = list_table(select(tmp_path, [], SelectOptions()))
+    assert table.rows == (
+        HoleRow("a.py:2:5", "stubs", "python", "f"),
+        HoleRow("a.py:5:5", "markers", "python", "<FILL>"),
+        HoleRow("a.py:5:14", "markers", "python", "<FILL>"),
+        HoleRow("b.go:3:11", "stubs", "go", "F"),
+    )
+    assert list(table.num_by_kind.items()) == [("stubs", 2), ("markers", 2)]
+    assert table.num_by_language == {"python": 3, "go": 1}
+
+
+# -- speed
+
+
+def test_two_thousand_holes_in_five_hundred_files(tmp_path: Path) -> None:
+    """Real files, from this Python's own library; each gets four stubs."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    real = sorted(path for path in library.rglob("*.py") if "site-packages" not in path.parts)
+    real = [path for path in real if 1_000 < path.stat().st_size < 60_000]
+    for number, path in enumerate(random.Random(0).sample(real, 500)):
+        target = tmp_path / f"p{number % 25}" / f"m{number}.py"
+        target.parent.mkdir(exist_ok=True)
+        stubs = "".join(f"\n\ndef stub_{k}(x):\n    # TODO: sort\n    raise NotImplementedError\n" for k in range(4))
+        target.write_bytes(path.read_bytes() + stubs.encode())
+    start_s = time.perf_counter()
+    selection = select(tmp_path, [], SelectOptions())
+    took_s = time.perf_counter() - start_s
+    assert sum(hole.name.startswith("stub_") for hole in selection.holes) >= 1_900  # some say that they are generated
+    assert took_s < 10
