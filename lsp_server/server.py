@@ -12,7 +12,7 @@ from pygls.lsp.server import LanguageServer
 
 from engine import __version__
 from lsp_server.config import MidlineConfig
-from lsp_server.features import completion, inline_completion, lifecycle, status, text_sync
+from lsp_server.features import bulk, completion, inline_completion, lifecycle, status, text_sync
 from lsp_server.logs import log_failure
 from lsp_server.protocol import MidlineProtocol, make_converter
 from lsp_server.session import BackendFactory, Session
@@ -23,7 +23,6 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     types.INITIALIZED: lifecycle.initialized,
     types.SHUTDOWN: lifecycle.shutdown,
     types.WORKSPACE_DID_CHANGE_CONFIGURATION: lifecycle.did_change_configuration,
-    types.WORKSPACE_EXECUTE_COMMAND: status.execute_command,
     types.TEXT_DOCUMENT_DID_OPEN: text_sync.did_open,
     types.TEXT_DOCUMENT_DID_CHANGE: text_sync.did_change,
     types.TEXT_DOCUMENT_DID_CLOSE: text_sync.did_close,
@@ -40,7 +39,11 @@ class MidlineServer(LanguageServer):
         """``model`` was given on the command line and wins over ``config`` and the editor's settings."""
         super().__init__("midline", __version__, protocol_cls=MidlineProtocol, converter_factory=make_converter)
         self.session = Session(config, backend_factory, status.Link(self), model)
-        self.protocol.commands = tuple(status.COMMANDS)
+        self.bulk = bulk.Bulk(self, self.session)
+        self.session.when_closing.append(self.bulk.aclose)
+        commands = status.commands_of(self.session) | self.bulk.commands
+        self.protocol.commands = tuple(commands)
+        self.feature(types.WORKSPACE_EXECUTE_COMMAND)(partial(status.execute_command, commands))
         for method, handler in _HANDLERS.items():
             self.feature(method)(partial(handler, self.session))
         self.feature(types.INITIALIZE)(partial(self._initialize))

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -110,6 +110,8 @@ class Session:
         """Of the last requests."""
         self.startup_warning = ""
         """What the user should see once the editor is ready."""
+        self.when_closing: list[Callable[[], Awaitable[None]]] = []
+        """Ends what others do for this connection; may be called twice."""
         self._base_config = base_config
         self._model = model
         self._backend_factory = backend_factory
@@ -203,10 +205,15 @@ class Session:
         recent = list(map(asdict, self.recent))
         return {"state": state, "model": status.model, "message": status.message, "recent": recent}
 
-    async def aclose(self) -> None:
-        """End all completions and connections."""
+    async def end_work(self) -> None:
+        """End all that is going on, since the editor shuts down."""
         self.end_idle_work()
         await self.inflight.aclose()
+        await asyncio.gather(*(close() for close in self.when_closing))
+
+    async def aclose(self) -> None:
+        """The same, and let go of connections."""
+        await self.end_work()
         await asyncio.gather(*(track.answers.aclose() for track in self._tracks.values()))
         await self.backend.aclose()
         await asyncio.gather(*self._background, return_exceptions=True)

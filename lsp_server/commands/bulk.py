@@ -23,24 +23,22 @@ from engine.service.registration import normalised
 from lsp_server.bulk import emit
 from lsp_server.bulk.apply import FileOutcome, FileState
 from lsp_server.bulk.check import Check
-from lsp_server.bulk.context import RepositoryContext
+from lsp_server.bulk.editor_files import EditorFiles
 from lsp_server.bulk.events import Done
 from lsp_server.bulk.files import read_original
 from lsp_server.bulk.fills import Fill, FillState
 from lsp_server.bulk.grammars import LANGUAGES
-from lsp_server.bulk.holes import KindOptions, SourceText
+from lsp_server.bulk.holes import KindOptions
 from lsp_server.bulk.journal import Journal, default_path
 from lsp_server.bulk.progress import OnEvent, shown
 from lsp_server.bulk.report import Report, engine_report, report_of
 from lsp_server.bulk.requests import RequestOptions, model_identity
 from lsp_server.bulk.run import RunOptions, RunResult, run
 from lsp_server.bulk.select import Selection, SelectOptions, list_table, select
-from lsp_server.bulk.sources import read_source
 from lsp_server.bulk.undo import Step, log_path, one_step, take_back
-from lsp_server.bulk.workspace import Workspace
 from lsp_server.commands.bulk_options import FORMATS, PROGRESS, BulkOptions
 from lsp_server.commands.settle import settle
-from lsp_server.errors import UnusableFileError, UsageError
+from lsp_server.errors import UsageError
 from lsp_server.settings import load_config
 
 
@@ -103,24 +101,11 @@ class _Bulk:
         return RunOptions(
             engine=config,
             model_identity=model_identity(resolve_model(config.model), config),
-            context=self._context(),
+            context=EditorFiles({}).context(self.root, self.options.context_chars),
             requests=RequestOptions(seed=self.options.seed),
             max_batch=self.options.max_batch,
             is_sequential=self.options.sequential,
         )
-
-    def _context(self) -> RepositoryContext:
-        workspace = Workspace(self.root)
-
-        def read(path: Path) -> SourceText | None:
-            try:
-                return read_source(workspace.root, path, SelectOptions().max_file_bytes)
-            except UnusableFileError:
-                return None
-
-        num_chars = self.options.context_chars
-        files = workspace.list_files([workspace.root]).files if num_chars else {}
-        return RepositoryContext(files, read, num_chars)
 
     def _check(self, selection: Selection, on_event: OnEvent) -> Check | None:
         if self.options.check is None:

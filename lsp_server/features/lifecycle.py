@@ -31,6 +31,5 @@ async def did_change_configuration(session: Session, params: types.DidChangeConf
 
 
 async def shutdown(session: Session, params: None) -> None:
-    """End all completions; their requests are answered before this one."""
-    session.end_idle_work()
-    await session.inflight.aclose()
+    """End all that is going on; its requests are answered before this one."""
+    await session.end_work()

@@ -4,7 +4,8 @@ The commands' names have a part of their own, since VS Code registers a server's
 the extension.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lsprotocol import types
@@ -38,24 +39,30 @@ class Link:
         return (await self._server.workspace_configuration_async(types.ConfigurationParams([item])))[0]
 
 
-async def execute_command(session: Session, params: types.ExecuteCommandParams) -> Any:
-    """Run one of ``COMMANDS``."""
-    command = COMMANDS.get(params.command)
+Command = Callable[[Sequence[Any]], Awaitable[dict[str, Any]]]
+"""Takes the arguments of ``workspace/executeCommand``."""
+
+
+async def execute_command(commands: Mapping[str, Command], params: types.ExecuteCommandParams) -> Any:
+    """Run one of ``commands``."""
+    command = commands.get(params.command)
     if command is None:
-        raise JsonRpcInvalidParams(f"unknown command {params.command}; known: {', '.join(COMMANDS)}")
-    return await command(session)
+        raise JsonRpcInvalidParams(f"unknown command {params.command}; known: {', '.join(commands)}")
+    return await command(params.arguments or ())
 
 
-async def _restart_engine(session: Session) -> dict[str, Any]:
+def commands_of(session: Session) -> dict[str, Command]:
+    """The commands of this module by name."""
+    return {
+        "midline.server.restartEngine": partial(_restart_engine, session),
+        "midline.server.showStatus": partial(_show_status, session),
+    }
+
+
+async def _restart_engine(session: Session, arguments: Sequence[Any]) -> dict[str, Any]:
     await session.restart_backend()
     return session.status()
 
 
-async def _show_status(session: Session) -> dict[str, Any]:
+async def _show_status(session: Session, arguments: Sequence[Any]) -> dict[str, Any]:
     return session.status()
-
-
-COMMANDS: dict[str, Callable[[Session], Awaitable[dict[str, Any]]]] = {
-    "midline.server.restartEngine": _restart_engine,
-    "midline.server.showStatus": _show_status,
-}

@@ -10,15 +10,19 @@ import {
   CloseAction,
   DidChangeConfigurationNotification,
   ErrorAction,
+  ExecuteCommandRequest,
   LanguageClient,
   RevealOutputChannelOn,
   ShowMessageNotification,
+  State,
+  WorkDoneProgressCancelNotification,
   type CloseHandlerResult,
   type LanguageClientOptions,
 } from "vscode-languageclient/node";
 import { messageOf, type Logger } from "./logger";
 import { DOWNLOAD, OPEN_SETTINGS, SHOW_LOG, showProblem } from "./notify";
 import type { Status } from "./presentation";
+import { ProgressNotifications } from "./progress";
 import { CURSOR_METHOD, STATUS_METHOD, parseServerStatus, type InitializationOptions, type ServerStatus } from "./protocol";
 import { CrashBudget, coalesced, withTimeout } from "./restart";
 import { resolveServerCommand, type RunnableCommand, type ServerCommand } from "./serverCommand";
@@ -73,6 +77,19 @@ export class MidlineClient implements Disposable {
     }
   }
 
+  /** The answer of a running server to one of its commands; rejects with the one line that it answers instead. */
+  async execute(command: string, argument: object): Promise<unknown> {
+    const connection = this.#connection;
+    if (!connection?.isRunning()) {
+      throw new Error(this.#status.state === "disabled" ? "it is turned off; turn completions on first" : "the server is not running");
+    }
+    try {
+      return await connection.sendRequest(ExecuteCommandRequest.type, { command, arguments: [argument] });
+    } catch (error) {
+      throw connection.isRunning() ? error : new Error("the server has ended meanwhile; try again", { cause: error });
+    }
+  }
+
   /** Ends the server, for good. */
   async stop(): Promise<void> {
     this.#isDisposed = true;
@@ -109,12 +126,20 @@ export class MidlineClient implements Disposable {
     this.#report({ state: "starting", model: "", message: "" });
     // Not in the workspace: `python -m` would import the modules that lie there.
     const executable = { command: command.program, args, options: { cwd: homedir() } };
+    const progress = new ProgressNotifications((token) => {
+      void connection.sendNotification(WorkDoneProgressCancelNotification.type, { token });
+    });
     const connection: LanguageClient = new QuietLanguageClient("midline", "Midline", executable, {
-      ...clientOptions(this.logger),
+      ...clientOptions(this.logger, progress),
       errorHandler: {
         error: () => ({ action: ErrorAction.Continue, handled: true }),
         closed: () => this.#onClosed(connection),
       },
+    });
+    connection.onDidChangeState(({ newState }) => {
+      if (newState === State.Stopped) {
+        progress.dispose();
+      }
     });
     connection.onNotification(STATUS_METHOD, (params: unknown) => {
       const status = parseServerStatus(params);
@@ -180,7 +205,7 @@ export class MidlineClient implements Disposable {
   }
 }
 
-function clientOptions(logger: Logger): LanguageClientOptions {
+function clientOptions(logger: Logger, progress: ProgressNotifications): LanguageClientOptions {
   const settings = readServerSettings(workspace.getConfiguration(SECTION));
   return {
     documentSelector: DOCUMENT_SCHEMES.map((scheme) => ({ scheme })),
@@ -189,6 +214,12 @@ function clientOptions(logger: Logger): LanguageClientOptions {
     outputChannel: logger,
     revealOutputChannelOn: RevealOutputChannelOn.Never,
     middleware: {
+      handleWorkDoneProgress: (token, value, next) => {
+        progress.show(token, value);
+        if (value.kind === "end") {
+          next(token, value); // so that the library forgets what it would have shown itself
+        }
+      },
       provideInlineCompletionItems: (document, position, context, token, next) =>
         hasSeveralCursors(document) ? undefined : next(document, position, context, token),
     },

@@ -1,6 +1,7 @@
 /** Wiring only: builds the parts, connects them to the editor's events, takes them down. */
 
 import { workspace, type ConfigurationChangeEvent, type ExtensionContext } from "vscode";
+import { registerBulkCommands } from "./bulk";
 import { MidlineClient } from "./client";
 import { registerCommands } from "./commands";
 import { watchCursor } from "./cursor";
@@ -19,6 +20,7 @@ export function activate(context: ExtensionContext): void {
     midline,
     ...createStatusItem(midline),
     ...registerCommands(midline, logger),
+    ...registerBulkCommands(midline, logger),
     ...watchCursor(midline),
     workspace.onDidChangeConfiguration((event) => void onSettingsChanged(midline, event)),
     // The settings of the folder, and its own environment, count from now on.

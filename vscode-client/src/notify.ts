@@ -18,9 +18,19 @@ export const DOWNLOAD: Action = { title: "Download", command: "midline.downloadM
 
 /** Shows the problem, which names Midline, with its remedies as buttons; returns at once. */
 export function showProblem(problem: string, actions: readonly Action[]): void {
-  const titles = actions.map((action) => action.title);
-  void window.showWarningMessage(problem, ...titles).then((chosen) => {
-    const action = actions.find(({ title }) => title === chosen);
-    return action && commands.executeCommand(action.command, ...(action.arguments ?? []));
-  });
+  void window.showWarningMessage(problem, ...titles(actions)).then((chosen) => run(actions, chosen));
+}
+
+/** Shows what the user has waited for, with what can be done about it as buttons; returns at once. */
+export function showNews(news: string, actions: readonly Action[]): void {
+  void window.showInformationMessage(news, ...titles(actions)).then((chosen) => run(actions, chosen));
+}
+
+function titles(actions: readonly Action[]): string[] {
+  return actions.map(({ title }) => title);
+}
+
+function run(actions: readonly Action[], chosen: string | undefined): Thenable<unknown> | undefined {
+  const action = actions.find(({ title }) => title === chosen);
+  return action && commands.executeCommand(action.command, ...(action.arguments ?? []));
 }

@@ -36,13 +36,18 @@ export function describe({ state, model, message }: Status): string {
   return [`Midline: ${present(state).title}`, ...details].join(" · ");
 }
 
+const ENTRIES_WHILE_ON: readonly MenuEntry[] = [
+  { label: "$(list-tree) Fill holes in the workspace…", command: "midline.bulk.fillWorkspace" },
+  { label: "$(debug-restart) Restart", command: "midline.restart" },
+];
+
 export function menuEntries(state: Status["state"]): MenuEntry[] {
   return [
     ...(state === "model_missing" ? [{ label: "$(cloud-download) Download the model", command: "midline.downloadModel" }] : []),
     state === "disabled"
       ? { label: "$(play) Turn completions on", command: "midline.toggle" }
       : { label: "$(circle-slash) Turn completions off", command: "midline.toggle" },
-    ...(state === "disabled" ? [] : [{ label: "$(debug-restart) Restart", command: "midline.restart" }]),
+    ...(state === "disabled" ? [] : ENTRIES_WHILE_ON),
     { label: "$(output) Show the log", command: "midline.showLog" },
   ];
 }

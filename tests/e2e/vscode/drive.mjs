@@ -233,7 +233,105 @@ async function showLog() {
   note("log", { channel: await shown(), pop_ups: await popUps() });
 }
 
+/** The list of kinds as it is offered; Enter takes what is ticked. */
+async function chooseHoles() {
+  await runCommand("Midline: Fill Holes in Workspace…");
+  const rows = page.locator(".quick-input-widget .quick-input-list .monaco-list-row", { hasText: /markers|stubs|docstrings/ });
+  await rows.first().waitFor({ timeout: 30_000 });
+  const kinds = await rows.evaluateAll((found) =>
+    found.map((row) => ({ text: row.innerText.replaceAll("\n", " "), ticked: row.querySelector("[aria-checked=true], input:checked") !== null })),
+  );
+  await screenshot("1-kinds");
+  note("kinds", { kinds });
+  await page.keyboard.press("Enter");
+}
+
+function toast(text) {
+  return page.locator(".notification-toast", { hasText: text });
+}
+
+async function progressShown() {
+  const progress = toast("Midline: filling holes");
+  await progress.waitFor({ timeout: 30_000 });
+  await page.waitForTimeout(500); // it unfolds
+  await screenshot("2-progress");
+  note("progress", { text: await progress.innerText(), buttons: await progress.locator(".monaco-button").allInnerTexts() });
+  return progress;
+}
+
+/** The summary with its buttons. */
+async function filled() {
+  await toast(/holes filled/).waitFor({ timeout: ENGINE_START_MS });
+  await page.waitForTimeout(500);
+  await screenshot("3-filled");
+  note("filled", { pop_ups: await popUps(), text: fs.readFileSync(file, "utf8") });
+}
+
+/** The editor's own preview of all changes: everything is ticked, then applied. */
+async function reviewAll() {
+  await toast(/holes filled/).locator(".monaco-button", { hasText: "Review" }).click();
+  const panel = page.locator(".bulk-edit-panel");
+  await panel.waitFor({ timeout: 30_000 });
+  await page.waitForTimeout(500);
+  await screenshot("4-preview");
+  const boxes = panel.locator(".monaco-list-row input[type=checkbox]");
+  const before = await boxes.evaluateAll((found) => found.map(({ checked }) => checked));
+  for (let index = 0; index < (await boxes.count()); index++) {
+    await boxes.nth(index).check();
+  }
+  await screenshot("5-ticked");
+  note("preview", { before, rows: await panel.locator(".monaco-list-row").allInnerTexts(), text: fs.readFileSync(file, "utf8") });
+  await panel.locator(".monaco-button", { hasText: "Apply" }).click();
+  await panel.waitFor({ state: "hidden", timeout: 10_000 });
+}
+
+/** Once something is filled. */
+async function cancelled(progress) {
+  await poll(async () => /: [1-9]\d* of /.test(await progress.innerText()), 30_000, "something filled");
+  await progress.locator(".monaco-button", { hasText: "Cancel" }).click();
+  await toast(/cancelled/).waitFor({ timeout: 30_000 });
+  await progress.waitFor({ state: "hidden", timeout: 10_000 });
+  await page.waitForTimeout(500);
+  await screenshot("3-cancelled");
+  note("cancelled", { pop_ups: await popUps() });
+}
+
+/** The server is gone: so is its progress, and one pop-up says so. */
+async function serverKilledWhileFilling(progress) {
+  serverPids().forEach((pid) => process.kill(pid, "SIGKILL"));
+  await progress.waitFor({ state: "hidden", timeout: 10_000 });
+  await poll(async () => (await popUps()).length > 0, 10_000, "a pop-up");
+  await statusMatches(/ready/, ENGINE_START_MS);
+  await screenshot("3-server-killed");
+  note("server killed", { pop_ups: await popUps() });
+  await page.keyboard.press("Escape");
+}
+
 const SCENARIOS = {
+  async bulk() {
+    await serverStarted();
+    await chooseHoles();
+    await progressShown();
+    await filled();
+    await reviewAll();
+    await poll(() => !fs.readFileSync(file, "utf8").includes("<FILL>"), 10_000, "applied").catch(() => undefined);
+    await screenshot("6-applied");
+    note("applied", { text: await save(), pop_ups: await popUps() });
+  },
+  async bulk_cancel() {
+    await serverStarted();
+    await chooseHoles();
+    await cancelled(await progressShown());
+    await toast(/cancelled/).locator(".monaco-button", { hasText: "Apply All" }).click();
+    await toast(/ in .* filled/).waitFor({ timeout: 10_000 });
+    await screenshot("4-applied");
+    note("applied", { text: await save(), pop_ups: await popUps() });
+  },
+  async bulk_killed() {
+    await serverStarted();
+    await chooseHoles();
+    await serverKilledWhileFilling(await progressShown());
+  },
   async complete() {
     await serverStarted();
     await acceptInTheMiddle();

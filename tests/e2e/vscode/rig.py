@@ -13,9 +13,10 @@ import subprocess
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -127,15 +128,19 @@ class Workbench:
 
 
 @contextlib.contextmanager
-def open_workbench(tools: Tools, text: str, settings: dict[str, object], cache: Path) -> Iterator[Workbench]:
+def open_workbench(
+    tools: Tools, text: str, settings: dict[str, object], cache: Path, others: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Workbench]:
     """A server on a free loopback port, whose folder holds one file with ``text``; all is ended afterwards.
 
-    ``settings`` are those of the machine, ``cache`` is the folder with the models.
+    ``settings`` are those of the machine, ``cache`` is the folder with the models, ``others`` are further files.
     """
     # Not pytest's folder, whose path is too long for some sockets.
     with tempfile.TemporaryDirectory(prefix="midline-vscode-", ignore_cleanup_errors=True) as scratch:
         workbench = Workbench(tools, Path(scratch), _free_port())
         _write_files(workbench, text, settings)
+        for name, content in others.items():
+            workbench.file.with_name(name).write_text(content, encoding="utf-8")
         with _running_server(workbench, cache):
             yield workbench
 

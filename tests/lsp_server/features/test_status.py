@@ -70,8 +70,8 @@ async def test_commands(arguments: dict[str, Any]) -> None:
     backend = ScriptedBackend(("1",))
     async with in_process_server(backend) as running:
         result = await running.session.initialize()
-        names = result["capabilities"]["executeCommandProvider"]["commands"]
-        assert names == ["midline.server.restartEngine", "midline.server.showStatus"]
+        names = ["midline.server.restartEngine", "midline.server.showStatus"]
+        assert {*names} < {*result["capabilities"]["executeCommandProvider"]["commands"]}
         for name in names:
             status = await running.session.result("workspace/executeCommand", {"command": name, **arguments})
             assert status["state"] == "ready"
