@@ -11,6 +11,26 @@ _TIMES = {
     "serving": ("time to first token, ms", (("ttft_p50_ms", "p50"), ("ttft_p95_ms", "p95"))),
     "offline": ("wall time, s", (("wall_s", ""),)),
 }
+_RUNS: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
+    "keystrokes": (
+        ("key to suggestion, ms: p50 and p95", "run", ("latency_p95_ms", "latency_p50_ms")),
+        (
+            "prompt tokens computed on the same line: mean and p95",
+            "run",
+            ("p95_computed_tokens", "mean_computed_tokens"),
+        ),
+    ),
+    "bulk": (
+        ("holes a minute", "run", ("holes_per_min",)),
+        (
+            "answer tokens a second: decoding, and from beginning to end",
+            "run",
+            ("decode_tokens_per_s", "generated_tokens_per_s"),
+        ),
+        ("key to suggestion, ms: p50 and p95", "typing", ("latency_p95_ms", "latency_p50_ms")),
+    ),
+}
+"""Of each panel the title, what names a bar, and its values, the larger first."""
 _MARKERS = ("o", "s")
 _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 
@@ -24,8 +44,8 @@ def write_plot(report: Report, folder: Path) -> Path | None:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     if report.benchmark == "step":
         _draw_step(figure, report)
-    elif report.benchmark == "keystrokes":
-        _draw_keystrokes(figure, report)
+    elif report.benchmark in _RUNS:
+        _draw_runs(figure, report)
     else:
         _draw_caps(figure, report)
     path = folder / f"{report.benchmark}.png"
@@ -67,17 +87,15 @@ def _draw_step(figure: Any, report: Report) -> None:
     axes.legend(fontsize="small")
 
 
-def _draw_keystrokes(figure: Any, report: Report) -> None:
-    """Times and computed tokens of each run, full and without something."""
-    rows = [row for result in report.results for row in result.rows if row["session"] == "all"]
-    names = [row["run"] for row in rows]
-    panels = (
-        ("key to suggestion, ms: p50 and p95", ("latency_p95_ms", "latency_p50_ms")),
-        ("prompt tokens computed on the same line: mean and p95", ("p95_computed_tokens", "mean_computed_tokens")),
-    )
-    for axes, (title, values) in zip(figure.subplots(1, 2), panels, strict=True):
+def _draw_runs(figure: Any, report: Report) -> None:
+    """Bars for each run, full and without something, or with more and more at once."""
+    panels = _RUNS[report.benchmark]
+    for axes, (title, label, values) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        rows = [row for result in report.results for row in result.rows if row.get("session", "all") == "all"]
+        rows = [row for row in rows if label in row]
         for value, colour in zip(values, _COLOURS, strict=False):
-            axes.barh(names, [row[value] or 0.0 for row in rows], color=colour, alpha=0.7, label=value)
+            lengths = [row[value] or 0.0 for row in rows]
+            axes.barh([row[label] for row in rows], lengths, color=colour, alpha=0.7, label=value)
         axes.set_title(title)
         axes.invert_yaxis()
         axes.grid(alpha=0.3, axis="x")

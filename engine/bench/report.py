@@ -134,7 +134,10 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 
 
 def print_report(report: Report, tables: Sequence[Sequence[Column]], console: Console) -> None:
-    """Each model's tables, by their columns, and notes; as the last line the JSON object."""
+    """Each model's tables, by their columns, and notes; as the last line the JSON object.
+
+    A row is in the tables whose first column it has.
+    """
     machine = report.machine
     console.print(
         f"[bold]{report.benchmark}[/] on {escape(str(machine['cpu']))}, {machine['num_threads']} threads, "
@@ -162,13 +165,14 @@ def _title(result: ModelResult) -> str:
 
 
 def _table(result: ModelResult, columns: Sequence[Column]) -> Table:
-    used = [column for column in columns if any(row.get(column.name) is not None for row in result.rows)]
+    rows = [row for row in result.rows if columns[0].name in row]
+    used = [column for column in columns if any(row.get(column.name) is not None for row in rows)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     if result.published:
         table.add_column("")
     for column in used:
         table.add_column(column.header, justify="right", no_wrap=True)
-    for row in result.rows:
+    for row in rows:
         source = ["midline"] if result.published else []
         table.add_row(*source, *(_cell(row.get(column.name), column) for column in used))
     for row in result.published:

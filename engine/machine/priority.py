@@ -1,8 +1,11 @@
 """How willingly this process gives way to other programs. Light."""
 
+import contextlib
 import os
+from pathlib import Path
 
 _WINDOWS_IDLE_FROM = 10
+_AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def give_way(niceness: int) -> None:
@@ -14,6 +17,10 @@ def give_way(niceness: int) -> None:
         return
     if os.name != "nt":
         os.nice(niceness)
+        if os.getsid(0) == os.getpid():
+            # Linux divides the time among sessions first, as a whole each; niceness alone only counts within one
+            with contextlib.suppress(OSError):
+                _AUTOGROUP.write_text(str(niceness))
         return
     import psutil
 
