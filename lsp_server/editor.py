@@ -21,6 +21,7 @@ from pygls.lsp.client import LanguageClient
 
 from engine import __version__
 from engine.errors import ServiceError
+from lsp_server.features.text_sync import CURSOR_METHOD
 
 _SHUTDOWN_TIMEOUT_S = 5.0
 _WATCH_S = 0.2
@@ -99,6 +100,11 @@ class Editor:
         change = types.TextDocumentContentChangePartial(types.Range(start, end), text)
         document = types.VersionedTextDocumentIdentifier(self._versions[uri], uri)
         self._client.text_document_did_change(types.DidChangeTextDocumentParams(document, [change]))
+
+    def move_cursor(self, uri: str, position: types.Position) -> None:
+        """Tell where the cursor has come to rest."""
+        place = types.TextDocumentPositionParams(types.TextDocumentIdentifier(uri), position)
+        self._client.protocol.notify(CURSOR_METHOD, place)
 
     def close_document(self, uri: str) -> None:
         """Close a document."""

@@ -93,10 +93,14 @@ class Page:
     @property
     def text_before(self) -> str:
         """All text before the cursor."""
+        return self.text_before_in(self._current)
+
+    def text_before_in(self, number: int) -> str:
+        """The same, if the cursor were in another field."""
         parts = [self._fixed[0]]
-        for field, fixed in zip(self.fields[: self._current], self._fixed[1:], strict=False):
+        for field, fixed in zip(self.fields[:number], self._fixed[1:], strict=False):
             parts += (field.before, field.closers, fixed)
-        return "".join(parts) + self.field.before
+        return "".join(parts) + self.fields[number].before
 
     def go_to(self, number: int) -> None:
         """Put the cursor where a field was left."""

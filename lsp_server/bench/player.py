@@ -21,6 +21,10 @@ from lsp_server.editor import Editor, Question, suggested_text
 
 _READ_MS = 1000.0
 """Between the opening of a file and the first key."""
+_ARRIVED_SHARE = 0.7
+"""Of the pause before a key in another place the cursor has been there for so much,"""
+_CURSOR_REST_MS = 200.0
+"""and after so long an editor with an extension of ours tells where it is."""
 _LAST_ANSWER_TIMEOUT_S = 20.0
 _CANCELLED = "cancelled"
 _MAX_UNREAD = 8
@@ -119,7 +123,11 @@ class Player:
         self._editor.open(uri, session.file.language_id, typist.page.text)
         due_ms, self._newest = _now_ms() + _READ_MS, None
         while not typist.is_done:
-            due_ms += typist.pause_ms()
+            pause_ms = typist.pause_ms()
+            due_ms += pause_ms
+            if (text_before := typist.text_before_next) is not None:
+                await asyncio.sleep((due_ms - pause_ms * _ARRIVED_SHARE + _CURSOR_REST_MS - _now_ms()) / 1000)
+                self._editor.move_cursor(uri, position_of(text_before))
             await asyncio.sleep((due_ms - _now_ms()) / 1000)
             self._strike(uri, typist, number, due_ms)
             if self._num_unread >= _MAX_UNREAD:

@@ -67,6 +67,13 @@ class Typist:
         """All visits are over."""
         return len(self._visits) == 1 and self._is_visit_over()
 
+    @property
+    def text_before_next(self) -> str | None:
+        """All text before the cursor in the place where it goes before the next key; None if it stays."""
+        if self._is_visit_over():
+            return self.page.text_before_in(self._visits[1].blank)
+        return self.page.text_before if self._is_first else None
+
     def pause_ms(self) -> float:
         """From the last key to the next."""
         draw = self._rng("pause").lognormvariate(math.log(_MEDIAN_PAUSE_MS), _SPREAD)

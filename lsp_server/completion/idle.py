@@ -23,7 +23,7 @@ from lsp_server.config import MidlineConfig
 from lsp_server.postprocess import Hole
 
 _SHORT_REST_S = 0.3
-"""Then the user is reading what was suggested, or has gone to another place."""
+"""Then the user is reading what was suggested."""
 _LONG_REST_S = 1.0
 _MIN_TYPED_CHARS = 400
 """Less is not worth computing the suffix again."""
@@ -52,8 +52,7 @@ async def after_suggestion(
 
 
 async def after_move(situation: Situation, config: MidlineConfig, backend: Backend, track: Track) -> None:
-    """The cursor rests in a place where nothing was asked yet: compute its prompt."""
-    await asyncio.sleep(_SHORT_REST_S)
+    """The cursor has come to rest where nothing was asked yet: compute the prompt of that place."""
     if _can_work(config, backend) and refusal(situation, config) is None:
         with contextlib.suppress(MidlineError):
             await _move_anchor(track.anchor, situation, config, backend, track)

@@ -239,3 +239,19 @@ def test_the_editor_closes_indents_and_takes_back(before: str, keys: str, after:
 def test_positions_are_in_utf_16() -> None:
     position = position_of("a\n😀é")
     assert (position.line, position.character) == (1, 3)
+
+
+def test_where_the_cursor_goes_is_known_before_the_key() -> None:
+    text = "first = 1\nsecond = 2\n"
+    blanks = (Blank(8, "1"), Blank(19, "2"))
+    session = TypingSession(SourceFile("a.py", "python", text), blanks, (Visit(1, 1), Visit(0, 1)), 0)
+    typist, seen = Typist(session), []
+    while not typist.is_done:
+        before = typist.text_before_next
+        stroke = typist.strike(0.0)
+        seen.append((before, stroke.is_jump))
+        if before is not None:
+            assert typist.page.text_before.startswith(before) or stroke.key.kind is KeyKind.BACKSPACE
+    jumps = [before for before, is_jump in seen if is_jump]
+    assert jumps == ["first = \nsecond = ", "first = "]
+    assert all((before is not None) == is_jump for before, is_jump in seen)
