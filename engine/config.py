@@ -54,18 +54,14 @@ class Profile:
     bulk_share: float
     """Share of the time that bulk work gets even while somebody waits."""
     max_drafts: int
-    """Most draft tokens of one sequence in one pass."""
-    max_speculating: int
-    """Nothing is drafted when more sequences than this run: then the rows of a pass are better used."""
+    """Most draft tokens of one sequence in one pass; how many are worth their rows is measured."""
 
 
 # What a cancelled prefill has finished is kept piece by piece, and one layer of a piece is what a keystroke waits for:
 # 402 tokens take 0.98 s in one piece, 1.02 s in pieces of 128, 1.13 s in pieces of 64.
 PROFILES = {
-    "completion": Profile(LaneLimits(16, 128), LaneLimits(32, 256), bulk_share=0.1, max_drafts=7, max_speculating=4),
-    "batch": Profile(
-        LaneLimits(16, 128), LaneLimits(64, 512, prompts_first=True), bulk_share=0.5, max_drafts=7, max_speculating=4
-    ),
+    "completion": Profile(LaneLimits(16, 128), LaneLimits(32, 256), bulk_share=0.1, max_drafts=7),
+    "batch": Profile(LaneLimits(16, 128), LaneLimits(64, 512, prompts_first=True), bulk_share=0.5, max_drafts=7),
 }
 """``completion``: somebody may be waiting. ``batch``: nobody is."""
 

@@ -23,7 +23,7 @@ from engine.model.contract import AnyDecoder
 from engine.observer import Observer
 from engine.request import FinishReason, Lane
 from engine.sampling import AnyScores, Likeliest, Sampler, Scores
-from engine.scheduler.scheduler import Scheduler, no_drafts
+from engine.scheduler.scheduler import Scheduler
 from engine.scheduler.sequence import Chunk, Plan, Sequence
 from engine.speculation.sources import DraftSource
 from engine.speculation.speculator import Speculator
@@ -152,9 +152,7 @@ class Loop:
         assert self.has_work or self.scheduler.num_held_blocks == 0, "blocks are held by nobody"
 
     def _plan(self, lane: Lane) -> Plan | None:
-        num_running = self.scheduler.num_running(lane) + self.scheduler.num_waiting(lane)
-        is_speculating = num_running <= self._profile.max_speculating
-        plan = self.scheduler.plan(lane, self.speculator.propose if is_speculating else no_drafts)
+        plan = self.scheduler.plan(lane, self.speculator.propose)
         for chunk in plan.chunks if plan else ():
             self._jobs[chunk.sequence].generation.begin(chunk.sequence.num_cached)
         return plan

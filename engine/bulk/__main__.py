@@ -83,12 +83,11 @@ def _run(start: Start, inbox: "queue.SimpleQueue[Item | Exception | None]", say:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     from engine.bench.roofline import measure_product
     from engine.bulk.runner import Runner
-    from engine.bulk.tuning import bulk_profile
+    from engine.bulk.tuning import tuned
     from engine.engine import Engine
 
     engine = Engine.load(replace(start.engine, profile="batch"))
-    profile = bulk_profile(engine, start.max_batch)
-    engine = engine.with_profile(profile)
+    engine, limits = tuned(engine, start.max_batch)
     info = engine.info
     say(
         Ready(
@@ -97,11 +96,11 @@ def _run(start: Start, inbox: "queue.SimpleQueue[Item | Exception | None]", say:
             fim_family=info.fim_family,
             context_tokens=info.context_tokens,
             memory_bytes=info.memory_bytes,
-            max_batch=profile.bulk.max_sequences,
+            max_batch=limits.max_sequences,
             load_s=info.load_s,
         )
     )
-    runner = Runner(engine, profile.bulk, inbox, say, is_sorted=start.is_sorted)
+    runner = Runner(engine, limits, inbox, say, is_sorted=start.is_sorted)
     runner.run()
     say(runner.counts.summary(measure_product()[1] * 1e12 if info.device == "cpu" else None))
 

@@ -8,11 +8,11 @@ import torch
 
 from engine.bulk.wire import AUTO_BATCH
 from engine.cache.kv_cache import BlockTable
-from engine.config import PROFILES, Profile
+from engine.config import PROFILES, LaneLimits
 from engine.engine import Engine
 from engine.model.batch import Span
 
-_BATCHES = (8, 16, 32, 64, 128)
+_BATCHES = (1, 4, 8, 16, 32, 64, 128)
 _CHUNKS = (128, 256, 512)
 _CONTEXT_TOKENS = 256
 _AS_FAST = 0.97
@@ -21,15 +21,23 @@ _MEASURE_S = 0.8
 _NUM_ROUNDS = 3
 
 
-def bulk_profile(engine: Engine, max_batch: int) -> Profile:
-    """The ``batch`` profile with limits that suit this machine, measured in a second or two while nothing runs."""
+def tuned(engine: Engine, max_batch: int) -> tuple[Engine, LaneLimits]:
+    """The engine under the ``batch`` profile with limits that suit this machine, and these.
+
+    They are measured in a second or two, while nothing runs; what decides how much is drafted begins with the same.
+    """
     profile = PROFILES["batch"]
     passes = _Passes(engine)
+    decode_s = measured(_BATCHES, passes.decode_s)
     if max_batch == AUTO_BATCH:
-        max_batch = knee(measured(_BATCHES, passes.decode_s), profile.bulk.max_sequences)
+        max_batch = knee(decode_s, profile.bulk.max_sequences)
     max_rows = knee(measured(_CHUNKS, passes.prefill_s), profile.bulk.max_batch_tokens)
     limits = replace(profile.bulk, max_sequences=max_batch, max_batch_tokens=max(max_rows, 2 * max_batch))
-    return replace(profile, bulk=limits)
+    engine = engine.with_profile(replace(profile, bulk=limits))
+    for num_rows, seconds in decode_s.items():
+        if seconds is not None:
+            engine.loop.speculator.cost.record(num_rows, seconds)
+    return engine, limits
 
 
 def measured(counts: Sequence[int], seconds_of: Callable[[int], float | None]) -> dict[int, float | None]:

@@ -5,20 +5,21 @@ preempted for memory. Each lane has limits of its own; which lane computes is th
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from engine.cache.kv_cache import KVCache
 from engine.config import LaneLimits
 from engine.request import FinishReason, Lane
-from engine.scheduler.sequence import Chunk, Plan, Sequence
+from engine.scheduler.sequence import Chunk, Load, Plan, Sequence
 
 _SMALL_SHARE = 0.5
 """A pass over fewer rows than this share of the budget has room to spare."""
 
-ProposeDrafts = Callable[[Sequence, int], list[int]]
-"""Draft tokens for a sequence that decodes, and how many there may be."""
+ProposeDrafts = Callable[[Sequence, int, Load], list[int]]
+"""Draft tokens for a sequence that decodes, at most so many, beside what the pass computes anyway."""
 
 
-def no_drafts(sequence: Sequence, max_drafts: int) -> list[int]:
+def no_drafts(sequence: Sequence, max_drafts: int, load: Load) -> list[int]:
     """Plain decoding."""
     return []
 
@@ -96,14 +97,14 @@ class Scheduler:
         running = [sequence for sequence in self._running[lane] if not sequence.is_in_flight]
         decoding = [sequence for sequence in running if sequence.is_decoding]
         if limits.prompts_first:
-            chunks = self._prompt_chunks(lane, running, budget, propose)
+            chunks = self._prompt_chunks(lane, running, budget, 0, propose)
             num_rows = sum(len(chunk.token_ids) for chunk in chunks)
             if num_rows < budget * _SMALL_SHARE:
-                chunks += _decode_chunks(decoding, budget - num_rows, propose)
+                chunks += self._decode_chunks(decoding, budget, num_rows, propose)
         else:
-            chunks = _decode_chunks(decoding, budget, propose)
-            budget -= sum(len(chunk.token_ids) for chunk in chunks)
-            chunks += self._prompt_chunks(lane, running, budget, propose)
+            chunks = self._decode_chunks(decoding, budget, 0, propose)
+            num_rows = sum(len(chunk.token_ids) for chunk in chunks)
+            chunks += self._prompt_chunks(lane, running, budget, num_rows, propose)
         for chunk in chunks:
             chunk.sequence.is_in_flight = True
         return Plan(lane, tuple(chunks)) if chunks else None
@@ -137,12 +138,28 @@ class Scheduler:
             self._give_back(sequence)
         return True
 
-    def _prompt_chunks(self, lane: Lane, running: list[Sequence], budget: int, propose: ProposeDrafts) -> list[Chunk]:
+    def _prompt_chunks(
+        self, lane: Lane, running: list[Sequence], budget: int, num_rows: int, propose: ProposeDrafts
+    ) -> list[Chunk]:
+        """As many as there is room for beside ``num_rows``."""
         chunks: list[Chunk] = []
         prefilling = self._prefilling(lane, running)
-        while budget > 0 and (following := next(prefilling, None)) is not None:
-            chunks.append(_chunk(following, budget, propose))
-            budget -= len(chunks[-1].token_ids)
+        while num_rows < budget and (following := next(prefilling, None)) is not None:
+            load = Load(num_rows, len(self._running[lane]))
+            chunks.append(_chunk(following, budget - num_rows, load, propose))
+            num_rows += len(chunks[-1].token_ids)
+        return chunks
+
+    def _decode_chunks(
+        self, decoding: list[Sequence], budget: int, num_rows: int, propose: ProposeDrafts
+    ) -> list[Chunk]:
+        """As many as there is room for beside ``num_rows``; what is left beyond one token each is for drafts."""
+        chunks: list[Chunk] = []
+        decoding = decoding[: budget - num_rows]
+        for num_others, sequence in zip(range(len(decoding) - 1, -1, -1), decoding, strict=True):
+            load = Load(num_rows + num_others, len(self._running[sequence.lane]))
+            chunks.append(_chunk(sequence, (budget - num_rows) // (num_others + 1), load, propose))
+            num_rows += len(chunks[-1].token_ids)
         return chunks
 
     def _prefilling(self, lane: Lane, running: list[Sequence]) -> Iterator[Sequence]:
@@ -192,17 +209,7 @@ class Scheduler:
             assert not self._by_session
 
 
-def _decode_chunks(decoding: list[Sequence], budget: int, propose: ProposeDrafts) -> list[Chunk]:
-    """As many as the budget allows; what it has beyond one token each is for drafts."""
-    chunks: list[Chunk] = []
-    decoding = decoding[:budget]
-    for num_others, sequence in zip(range(len(decoding) - 1, -1, -1), decoding, strict=True):
-        chunks.append(_chunk(sequence, budget // (num_others + 1), propose))
-        budget -= len(chunks[-1].token_ids)
-    return chunks
-
-
-def _chunk(sequence: Sequence, budget: int, propose: ProposeDrafts) -> Chunk:
+def _chunk(sequence: Sequence, budget: int, others: Load, propose: ProposeDrafts) -> Chunk:
     """As many pending tokens as the budget allows, and behind the newest one drafts."""
     start = sequence.num_computed
     end = min(len(sequence.token_ids), start + budget)
@@ -211,5 +218,6 @@ def _chunk(sequence: Sequence, budget: int, propose: ProposeDrafts) -> Chunk:
         return Chunk(sequence, start, token_ids)
     # the last token that may be generated is never computed, so drafts leave room for one more
     room = min(budget - len(token_ids), sequence.max_tokens - end - 1)
-    drafts = propose(sequence, room)[:room] if room > 0 else []
+    load = replace(others, num_rows=others.num_rows + len(token_ids))
+    drafts = propose(sequence, room, load)[:room] if room > 0 else []
     return Chunk(sequence, start, token_ids + drafts, len(drafts), is_sampled=True)

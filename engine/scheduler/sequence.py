@@ -56,6 +56,15 @@ class Sequence:
         return self.num_pending == 1
 
 
+@dataclass(frozen=True)
+class Load:
+    """What a pass computes anyway, when drafts of one of its sequences are thought of."""
+
+    num_rows: int = 1
+    num_sequences: int = 1
+    """Requests that run: about so many rows has a pass without drafts once all prompts are computed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Chunk:
     """The part of a sequence that a forward pass computes."""

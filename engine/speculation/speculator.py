@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.config import Profile
-from engine.scheduler.sequence import Sequence
+from engine.scheduler.sequence import Load, Sequence
 from engine.speculation.sources import DraftSource
 
 _PRIOR_SUCCESS = 0.6
@@ -89,19 +89,19 @@ class Speculator:
             source.close()
         self._proposed.pop(sequence, None)
 
-    def propose(self, sequence: Sequence, max_drafts: int) -> list[int]:
-        """Draft tokens behind a sequence's known ones."""
+    def propose(self, sequence: Sequence, max_drafts: int, load: Load) -> list[int]:
+        """Draft tokens behind a sequence's known ones, in a pass that computes ``load`` without them."""
         room = min(max_drafts, self._profile.max_drafts)
         has_begun = len(sequence.token_ids) > sequence.num_prompt_tokens
         for source in self._sources.get(sequence, ()) if room > 0 else ():
             if source.cost_s and not has_begun:  # it must not delay the first token
                 continue
             # a source that costs something is asked only for what is worth it
-            wanted = self._worthwhile(sequence, source, room) if source.cost_s else room
+            wanted = self._worthwhile(sequence, source, room, load) if source.cost_s else room
             drafts = source.propose(sequence.token_ids, wanted) if wanted else []
             if wanted and not drafts:
                 continue
-            count = self._worthwhile(sequence, source, len(drafts))
+            count = self._worthwhile(sequence, source, len(drafts), load)
             if count:
                 self._proposed[sequence] = source.name
                 return drafts[:count]
@@ -116,20 +116,22 @@ class Speculator:
     def _of(self, name: str) -> Success:
         return self._success.setdefault(name, Success())
 
-    def _worthwhile(self, sequence: Sequence, source: DraftSource, room: int) -> int:
+    def _worthwhile(self, sequence: Sequence, source: DraftSource, room: int, load: Load) -> int:
         """The number of drafts that saves the most time; 0 when none does.
 
-        Each token that comes true saves a pass over one row. It costs its row in this pass, and what the source
-        takes for it; a source that has to catch up first must save that over the rest of the answer.
+        Each token that comes true saves a row's share of a pass in which all that run get a token; alone that is the
+        whole pass. It costs its row in this pass, and what the source takes for it; a source that has to catch up
+        first must save that over the rest of the answer.
         """
         rate = self._of(source.name).rate
-        one_s, base_s = self.cost.estimate_s(1), self.cost.estimate_s(sequence.num_pending)
+        share_s = self.cost.estimate_s(load.num_sequences) / load.num_sequences
+        base_s = self.cost.estimate_s(load.num_rows)
         best_count, best_gain_s, best_expected, expected = 0, 0.0, 0.0, 0.0
         for count in range(1, room + 1):
             expected += rate**count
-            extra_s = self.cost.estimate_s(sequence.num_pending + count) - base_s + count * source.cost_s
-            gain_s = expected * one_s - extra_s
-            if gain_s > best_gain_s or not one_s:
+            extra_s = self.cost.estimate_s(load.num_rows + count) - base_s + count * source.cost_s
+            gain_s = expected * share_s - extra_s
+            if gain_s > best_gain_s or not share_s:
                 best_count, best_gain_s, best_expected = count, gain_s, expected
         num_passes_left = (sequence.max_tokens - len(sequence.token_ids)) / (1.0 + best_expected)
         return best_count if best_gain_s * num_passes_left >= source.catch_up_s(sequence.token_ids) else 0

@@ -20,9 +20,9 @@ from lsp_server.bulk.kinds.unwritten import UNWRITTEN
 from lsp_server.bulk.select import SelectOptions, select
 
 HOLES_PER_FILE = 6
-MAX_TOKENS = 128
-"""Of a fill: what is cut out has fewer."""
-_SELECTED = SelectOptions(kind_options=KindOptions(max_tokens=MAX_TOKENS))
+MAX_TOKENS = KindOptions().max_tokens
+"""Of a fill, as in ``midline bulk``: what is cut out has fewer."""
+_SELECTED = SelectOptions()
 _MARKER = "<FILL>"
 _STUBS = {
     "python": "raise NotImplementedError",
@@ -35,8 +35,7 @@ _STUBS = {
     "c": 'panic("not implemented");',
     "cpp": 'throw std::runtime_error("not implemented");',
 }
-_MAX_BODY_LINES = 12
-_BODY_CHARS = range(60, 400)
+_BODY_CHARS = range(100, 900)
 _MIN_LINE_CHARS = 8
 # behind what is assigned or returned; not in comments and strings
 _LINE_CUT = re.compile(r"^[ \t]*[^\s#/*\"'<][^\n#\"'<]*?(?:[\w\])] = |\breturn )(?=\S)", re.MULTILINE)
@@ -137,7 +136,7 @@ def _bodies(file: SourceFile) -> Iterator[Cut]:
 def _whole_lines(file: SourceFile, syntax: Syntax, start: int, end: int, stub: str) -> Iterator[Cut]:
     end = start + len(file.text[start:end].rstrip())
     is_alone = is_first_on_line(file.text, start) and file.text[end : end + 1] in ("", "\n")
-    if is_alone and end - start in _BODY_CHARS and file.text.count("\n", start, end) < _MAX_BODY_LINES:
+    if is_alone and end - start in _BODY_CHARS:
         yield Cut(file, start, end, stub)
 
 

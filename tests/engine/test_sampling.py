@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.errors import RequestError
 from engine.request import SamplingParams
@@ -69,6 +71,44 @@ def test_log_probabilities_among_the_allowed_are_those_of_the_allowed_alone() ->
     for scores in (Scores(torch.stack((_LOGITS * 3, _LOGITS + 7))), Scores(torch.cat((rest * 0, _LOGITS + rest)))):
         probabilities = [float(np.exp(scores.logprob(1, token, allowed))) for token in allowed.tolist()]
         assert np.allclose(probabilities, [1 / 3, 1 / 6, 1 / 2])
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 400),
+    st.sampled_from([0.1, 1.0, 5.0, 30.0]),
+    st.sampled_from([0.2, 0.6, 1.0, 3.0]),
+    st.sampled_from([0, 1, 7, 200, 1000]),
+    st.sampled_from([0.01, 0.5, 0.95, 0.999999, 1.0]),
+    st.sampled_from([0.0, 1e-7, 0.05, 1.0]),
+)
+def test_what_is_drawn_is_what_sorting_all_tokens_would_draw(
+    seed: int, num_tokens: int, spread: float, temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    """Rounded scores, so that many are equal."""
+    random = np.random.default_rng(seed)
+    logits = torch.from_numpy((random.normal(size=num_tokens) * spread).round(1).astype(np.float32))
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    sampler, scores = Sampler(params), Scores(logits[None])
+    drawn = [sampler.choose(scores, 0, position, None) for position in range(8)]
+    assert drawn == [_slow_draw(logits, params, position) for position in range(8)]
+
+
+def _slow_draw(logits: torch.Tensor, params: SamplingParams, position: int) -> int:
+    """As defined, over all tokens in order."""
+    assert params.seed is not None
+    scaled = (logits - logits.max()) / params.temperature
+    order = sorted(range(len(logits)), key=lambda token: (-float(scaled[token]), token))
+    order = order[: params.top_k or None]
+    weights = np.exp(scaled.double().numpy()[order])
+    before = np.cumsum(weights) - weights
+    is_kept = (weights >= params.min_p) & ((before < params.top_p * weights.sum()) | (params.top_p == 1.0))
+    is_kept[0] = True
+    bounds = np.cumsum(np.where(is_kept, weights, 0.0))
+    uniform = np.random.Generator(np.random.Philox(key=params.seed, counter=position)).random()
+    index = int(np.searchsorted(bounds, uniform * bounds[-1], side="right"))
+    return order[min(index, int(is_kept.sum()) - 1)]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from engine.speculation.sources import EarlierAnswer
 from tests.support.kv import Rig, poison_freed_blocks, small_engine
 from tests.support.tiny_checkpoints import write_tiny_gguf
 
-_PROFILE = Profile(LaneLimits(4, 16), LaneLimits(4, 32), bulk_share=0.2, max_drafts=7, max_speculating=4)
+_PROFILE = Profile(LaneLimits(4, 16), LaneLimits(4, 32), bulk_share=0.2, max_drafts=7)
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from engine.request import CompletionRequest, Delta, FinishReason, Lane, Samplin
 from engine.speculation.sources import EarlierAnswer, NGrams
 from tests.support.kv import poison_freed_blocks, small_engine, small_native_engine
 
-_PROFILE = Profile(LaneLimits(3, 9), LaneLimits(4, 14), bulk_share=0.3, max_drafts=5, max_speculating=3)
-_PLAIN = Profile(LaneLimits(1, 512), LaneLimits(1, 512), bulk_share=0.1, max_drafts=0, max_speculating=0)
+_PROFILE = Profile(LaneLimits(3, 9), LaneLimits(4, 14), bulk_share=0.3, max_drafts=5)
+_PLAIN = Profile(LaneLimits(1, 512), LaneLimits(1, 512), bulk_share=0.1, max_drafts=0)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from engine.model.decoder import ForwardPass
 from engine.request import CompletionRequest, Delta, Finished, FinishReason, Lane, SamplingParams
 from tests.support.kv import small_engine
 
-_PROFILE = Profile(LaneLimits(4, 16), LaneLimits(4, 32), bulk_share=0.2, max_drafts=7, max_speculating=4)
+_PROFILE = Profile(LaneLimits(4, 16), LaneLimits(4, 32), bulk_share=0.2, max_drafts=7)
 _PROMPT = list(range(30, 62))
 """Two passes of sixteen tokens."""
 

@@ -5,7 +5,7 @@
 
 #include "numbers.h"
 
-constexpr int64_t BLOCK = 16, KEYS = 64, MOST_QUERIES = 64;
+constexpr int64_t BLOCK = 16, KEYS = 64, MOST_QUERIES = 224;
 
 // Keys or values of one layer and one head: token t of block b is at data + (b * BLOCK + t) * stride.
 struct Stored {
@@ -27,6 +27,8 @@ struct Scratch {
     alignas(64) bf16 weights[4][KEYS];
     alignas(64) float out[MOST_QUERIES][D];
     float most[MOST_QUERIES], sum[MOST_QUERIES];
+    const int32_t* queries[MOST_QUERIES];  // pairs of neighbouring dimensions
+    int64_t positions[MOST_QUERIES];
 };
 
 static inline __m512bh as_bf16(__m512i v) { return reinterpret_cast<__m512bh>(v); }
@@ -102,11 +104,11 @@ struct Ahead {
 
 // Four queries (or the last ones) against the 64 keys from `first` on.
 template <int D, int R>
-static void attend_keys(const Queries& q, int64_t query, int64_t first, const Ahead& keys, const Ahead& values, Scratch<D>& s) {
-    const bf16* from[R];
+static void attend_keys(int64_t query, int64_t first, const Ahead& keys, const Ahead& values, Scratch<D>& s) {
+    const int32_t* from[R];
     __m512 scores[R][4];
     for (int r = 0; r < R; r++) {
-        from[r] = q.data + (query + r) / q.per_row * q.stride + (query + r) % q.per_row * D;
+        from[r] = s.queries[query + r];
         for (int j = 0; j < 4; j++) scores[r][j] = _mm512_setzero_ps();
     }
     for (int d = 0; d < D / 2; d++) {
@@ -114,15 +116,15 @@ static void attend_keys(const Queries& q, int64_t query, int64_t first, const Ah
         for (int j = 0; j < 4; j++) {
             const __m512bh k = as_bf16(_mm512_load_si512(&s.keys[d][16 * j]));
             for (int r = 0; r < R; r++) {
-                const __m512i pair = _mm512_set1_epi32(reinterpret_cast<const int32_t*>(from[r])[d]);
+                const __m512i pair = _mm512_set1_epi32(from[r][d]);
                 scores[r][j] = _mm512_dpbf16_ps(scores[r][j], as_bf16(pair), k);
             }
         }
     }
-    const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(static_cast<float>(D)));
+    const __m512 scale = _mm512_set1_ps(LOG2_E / std::sqrt(static_cast<float>(D)));
     const __m512 hidden = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
     for (int r = 0; r < R; r++) {
-        const int64_t i = query + r, visible = q.first_position + i / q.per_row - first + 1;
+        const int64_t i = query + r, visible = s.positions[i] - first + 1;
         __m512 most = _mm512_set1_ps(s.most[i]);
         for (int j = 0; j < 4; j++) {
             const int64_t count = std::clamp(visible - 16 * j, int64_t{0}, int64_t{16});
@@ -133,16 +135,18 @@ static void attend_keys(const Queries& q, int64_t query, int64_t first, const Ah
         const float new_most = _mm512_reduce_max_ps(most);
         __m512 sum = _mm512_setzero_ps();
         for (int j = 0; j < 4; j++) {
-            const __m512 weight = exp_of(_mm512_sub_ps(scores[r][j], _mm512_set1_ps(new_most)));
+            const __m512 weight = power_of_two(_mm512_sub_ps(scores[r][j], _mm512_set1_ps(new_most)));
             sum = _mm512_add_ps(sum, weight);
             store_bf16(s.weights[r] + 16 * j, weight);
         }
-        const float kept = _mm512_cvtss_f32(exp_of(_mm512_set1_ps(s.most[i] - new_most)));
-        s.sum[i] = s.sum[i] * kept + _mm512_reduce_add_ps(sum);
-        s.most[i] = new_most;
-        if (kept != 1.0f)
+        if (new_most != s.most[i]) {  // seldom, once the first keys are seen
+            const __m512 kept = power_of_two(_mm512_set1_ps(s.most[i] - new_most));
+            s.sum[i] *= _mm512_cvtss_f32(kept);
+            s.most[i] = new_most;
             for (int d = 0; d < D; d += 16)
-                _mm512_store_ps(s.out[i] + d, _mm512_mul_ps(_mm512_load_ps(s.out[i] + d), _mm512_set1_ps(kept)));
+                _mm512_store_ps(s.out[i] + d, _mm512_mul_ps(_mm512_load_ps(s.out[i] + d), kept));
+        }
+        s.sum[i] += _mm512_reduce_add_ps(sum);
     }
     for (int d = 0; d < D; d += 64) {
         __m512 out[R][4];
@@ -169,6 +173,8 @@ static void attend(const Queries& q, const Stored& keys, const Stored& values, c
                    int64_t out_stride, Scratch<D>& s) {
     const int64_t num_queries = q.num_rows * q.per_row, end = q.first_position + q.num_rows;
     for (int64_t i = 0; i < num_queries; i++) {
+        s.queries[i] = reinterpret_cast<const int32_t*>(q.data + i / q.per_row * q.stride + i % q.per_row * D);
+        s.positions[i] = q.first_position + i / q.per_row;
         s.most[i] = -1e30f;
         s.sum[i] = 0.0f;
         std::fill(s.out[i], s.out[i] + D, 0.0f);
@@ -179,10 +185,10 @@ static void attend(const Queries& q, const Stored& keys, const Stored& values, c
             const int64_t last = i ? 0 : end;  // the first queries fetch for all
             const Ahead next_keys{keys, blocks, first + KEYS, last}, next_values{values, blocks, first + KEYS, last};
             switch (num_queries - i) {
-                case 1: attend_keys<D, 1>(q, i, first, next_keys, next_values, s); break;
-                case 2: attend_keys<D, 2>(q, i, first, next_keys, next_values, s); break;
-                case 3: attend_keys<D, 3>(q, i, first, next_keys, next_values, s); break;
-                default: attend_keys<D, 4>(q, i, first, next_keys, next_values, s);
+                case 1: attend_keys<D, 1>(i, first, next_keys, next_values, s); break;
+                case 2: attend_keys<D, 2>(i, first, next_keys, next_values, s); break;
+                case 3: attend_keys<D, 3>(i, first, next_keys, next_values, s); break;
+                default: attend_keys<D, 4>(i, first, next_keys, next_values, s);
             }
         }
     }

@@ -27,9 +27,10 @@ static void rms_norm(const float* x, const float* weight, int64_t n, float eps, 
     }
 }
 
-// One butterfly between elements of one register: `swapped` holds each element's partner.
+// One butterfly between elements of one register: `swapped` holds each element's partner, `signs` is -1 for the second.
 static inline __m512 butterfly(__m512 v, __m512 swapped, __mmask16 is_second) {
-    return _mm512_mask_sub_ps(_mm512_add_ps(v, swapped), is_second, swapped, v);
+    const __m512 signs = _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), is_second, _mm512_set1_ps(-1.0f));
+    return _mm512_fmadd_ps(v, signs, swapped);
 }
 
 static inline __m512 butterflies(__m512 v) {
@@ -80,6 +81,17 @@ static void quantise_group(const float* x, int64_t n, int8_t* out, float* scale,
 
 static inline void store_bf16(bf16* out, __m512 v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+}
+
+constexpr float LOG2_E = 1.44269504f;
+
+// 2 to the x for x <= 0, to 3 millionths of it: the polynomial on +-1/2 with the least relative error that is 1 at 0.
+static inline __m512 power_of_two(__m512 x) {
+    x = _mm512_max_ps(x, _mm512_set1_ps(-200.0f));
+    const __m512 whole = _mm512_roundscale_ps(x, 0), r = _mm512_sub_ps(x, whole);
+    __m512 p = _mm512_set1_ps(0.009582853f);
+    for (float c : {0.055906427f, 0.240240986f, 0.693124193f, 1.0f}) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
+    return _mm512_scalef_ps(p, whole);
 }
 
 // e to the x for x <= 0: the power of two times a polynomial on +-ln(2)/2, to 2 units in the last place.

@@ -43,6 +43,9 @@ static void quantise(const Form& form, float* x, int64_t row, const Rows& rows) 
 
 static inline __m512i broadcast4(const int8_t* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
 
+// sum += the products of w's bytes, which have no sign, with a's. The compiler's own function copies each sum twice.
+static inline void dot(__m512i& sum, __m512i w, __m512i a) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(a)); }
+
 template <int R>
 static inline void tile_int8(const Form& form, int64_t tile, const Rows& rows, int64_t row, __m512 (*out)[2]) {
     const int64_t k = form.inputs;
@@ -57,8 +60,9 @@ static inline void tile_int8(const Form& form, int64_t tile, const Rows& rows, i
         _mm_prefetch(reinterpret_cast<const char*>(w + 2112), _MM_HINT_T0);
         const __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
         UNROLL for (int r = 0; r < R; r++) {
-            sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], w0, broadcast4(a + r * k + i));
-            sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], w1, broadcast4(a + r * k + i));
+            const __m512i four = broadcast4(a + r * k + i);
+            dot(sums[r][0], w0, four);
+            dot(sums[r][1], w1, four);
         }
     }
     UNROLL for (int r = 0; r < R; r++)

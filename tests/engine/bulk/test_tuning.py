@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.bulk import tuning
-from engine.bulk.tuning import bulk_profile, knee, measured
+from engine.bulk.tuning import knee, measured, tuned
 from engine.bulk.wire import AUTO_BATCH
 from tests.support.kv import small_engine
 
@@ -56,12 +56,14 @@ def test_times_are_the_least_of_some_and_end_when_the_time_is_up(monkeypatch: py
 def test_limits_of_a_small_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = small_engine(tmp_path, monkeypatch, num_blocks=1000)
     monkeypatch.setattr(tuning, "_MEASURE_S", 60.0)
-    profile = bulk_profile(engine, AUTO_BATCH)
+    tuned_engine, limits = tuned(engine, AUTO_BATCH)
     # 41 contexts are the most that the cache holds
-    assert profile.bulk.max_sequences in (8, 16, 32, 64)
-    assert profile.bulk.max_batch_tokens >= 2 * profile.bulk.max_sequences
-    assert profile.bulk.prompts_first
-    assert bulk_profile(engine, 3).bulk.max_sequences == 3
-    assert bulk_profile(engine, 400).bulk.max_batch_tokens == 800
+    assert limits.max_sequences in (1, 4, 8, 16, 32, 64)
+    assert limits.max_batch_tokens >= 2 * limits.max_sequences
+    assert limits.prompts_first
+    cost = tuned_engine.loop.speculator.cost
+    assert 0.0 < cost.estimate_s(1) < cost.estimate_s(32)
+    assert tuned(engine, 3)[1].max_sequences == 3
+    assert tuned(engine, 400)[1].max_batch_tokens == 800
     assert engine.cache.num_used == 0
     engine.loop.check_idle()

@@ -6,7 +6,7 @@ from engine.cache.kv_cache import CacheLimits
 from engine.config import LaneLimits
 from engine.request import FinishReason, Lane
 from engine.scheduler.scheduler import Scheduler
-from engine.scheduler.sequence import Chunk, Plan, Sequence
+from engine.scheduler.sequence import Chunk, Load, Plan, Sequence
 from tests.engine.cache.fakes import UNFINISHED, ProbedCache
 
 _BLOCK_TOKENS = 3
@@ -54,7 +54,7 @@ class Bench:
         self.reasons[sequence] = reason
         assert sequence.end_reason is reason
 
-    def propose(self, sequence: Sequence, max_drafts: int) -> list[int]:
+    def propose(self, sequence: Sequence, max_drafts: int, load: Load) -> list[int]:
         """Right for a while, then wrong, and more than were asked for."""
         drafts: list[int] = []
         for index in range(min(self.max_drafts, max_drafts + 1)):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.config import PROFILES, Profile
-from engine.scheduler.sequence import Sequence
+from engine.scheduler.sequence import Load, Sequence
 from engine.speculation.speculator import CostCurve, Speculator, Success, round_log2
 
 _PROFILE = replace(PROFILES["completion"], max_drafts=7)
@@ -60,10 +60,10 @@ def _count_after(speculator: Speculator, sequence: Sequence, rate: float, num_pa
     """How many are drafted once each draft token has come true with this probability for a while."""
     random = Random(0)
     for _ in range(num_passes):
-        num_drafted = len(speculator.propose(sequence, 99))
+        num_drafted = len(speculator.propose(sequence, 99, Load()))
         num_accepted = next((n for n in range(num_drafted) if random.random() >= rate), num_drafted)
         speculator.record(sequence, num_drafted, num_accepted)
-    return len(speculator.propose(sequence, 99))
+    return len(speculator.propose(sequence, 99, Load()))
 
 
 @settings(derandomize=True, deadline=None)
@@ -151,18 +151,18 @@ def test_rows_decide_how_much_the_same_success_is_worth() -> None:
 def test_before_anything_is_measured_all_is_drafted() -> None:
     speculator, sequence = Speculator(_PROFILE), _sequence()
     speculator.add(sequence, (_Source(),))
-    assert len(speculator.propose(sequence, 99)) == 7
+    assert len(speculator.propose(sequence, 99, Load())) == 7
 
 
 @pytest.mark.parametrize("cost_s", [0.0, 0.2])
 def test_a_source_that_was_given_up_gets_another_chance(cost_s: float) -> None:
     speculator, sequence = _speculator(_Source(cost_s=cost_s), row_s=0.2)
     num_fruitless = 0
-    while num_drafted := len(speculator.propose(sequence, 99)):
+    while num_drafted := len(speculator.propose(sequence, 99, Load())):
         speculator.record(sequence, num_drafted, 0)
         num_fruitless += 1
     assert 1 <= num_fruitless < 50
-    num_silent = next((n for n in range(2000) if speculator.propose(sequence, 99)), None)
+    num_silent = next((n for n in range(2000) if speculator.propose(sequence, 99, Load())), None)
     assert num_silent is not None, "never asked again"
     assert num_silent > 5
 
@@ -172,25 +172,25 @@ def test_a_source_that_was_given_up_gets_another_chance(cost_s: float) -> None:
 def test_no_more_is_drafted_than_there_is_room_for(room: int, max_drafts: int, limit: int) -> None:
     profile = replace(_PROFILE, max_drafts=max_drafts)
     speculator, sequence = _speculator(_Source(limit=limit), profile=profile)
-    assert len(speculator.propose(sequence, room)) == min(room, max_drafts, limit)
-    assert speculator.propose(sequence, -1) == []
+    assert len(speculator.propose(sequence, room, Load())) == min(room, max_drafts, limit)
+    assert speculator.propose(sequence, -1, Load()) == []
 
 
 def test_the_first_source_that_has_something_to_say_is_taken_and_counted() -> None:
     silent, first, second = _Source("silent", limit=0), _Source("first"), _Source("second")
     speculator, sequence = _speculator(silent, first, second, row_s=0.3)
-    assert speculator.propose(sequence, 3)
+    assert speculator.propose(sequence, 3, Load())
     assert (silent.num_asked, first.num_asked, second.num_asked) == (1, 1, 0)
     for _ in range(5):  # the first is always wrong
         speculator.record(sequence, 3, 0)
-    assert speculator.propose(sequence, 3)
+    assert speculator.propose(sequence, 3, Load())
     assert second.num_asked == 1
 
 
 def test_a_source_that_costs_more_than_it_saves_is_not_even_asked() -> None:
     dear = _Source("dear", cost_s=2.0)
     speculator, sequence = _speculator(dear)
-    assert speculator.propose(sequence, 5) == []
+    assert speculator.propose(sequence, 5, Load()) == []
     assert dear.num_asked == 0
 
 
@@ -198,10 +198,10 @@ def test_a_source_that_costs_something_never_delays_the_first_token() -> None:
     dear, free = _Source("dear", cost_s=0.01), _Source("free")
     speculator, sequence = _speculator(dear, free)
     del sequence.token_ids[2:]
-    assert speculator.propose(sequence, 5)
+    assert speculator.propose(sequence, 5, Load())
     assert (dear.num_asked, free.num_asked) == (0, 1)
     sequence.token_ids.append(3)
-    assert speculator.propose(sequence, 5)
+    assert speculator.propose(sequence, 5, Load())
     assert (dear.num_asked, free.num_asked) == (1, 1)
 
 
@@ -211,10 +211,10 @@ def test_a_source_that_is_behind_is_asked_when_the_rest_of_the_answer_is_long_en
 ) -> None:
     source = _Source(cost_s=0.01, behind_s=behind_s)
     speculator, sequence = _speculator(source)
-    assert bool(speculator.propose(sequence, 7)) == is_asked
+    assert bool(speculator.propose(sequence, 7, Load())) == is_asked
     assert bool(source.num_asked) == is_asked
     sequence.max_tokens = len(sequence.token_ids) + 1
-    assert speculator.propose(sequence, 7) == []
+    assert speculator.propose(sequence, 7, Load()) == []
 
 
 def test_sources_are_closed_once_when_their_sequence_ends() -> None:
@@ -229,7 +229,24 @@ def test_success_belongs_to_the_source_and_outlives_a_sequence() -> None:
     speculator, sequence = _speculator(_Source(), row_s=0.5)
     assert _count_after(speculator, sequence, rate=0.0, num_passes=20) == 0
     speculator.remove(sequence)
-    assert speculator.propose(sequence, 5) == []
+    assert speculator.propose(sequence, 5, Load()) == []
     other = _sequence()
     speculator.add(other, (_Source(),))
-    assert speculator.propose(other, 5) == []
+    assert speculator.propose(other, 5, Load()) == []
+
+
+def test_the_more_sequences_share_a_pass_the_less_is_drafted() -> None:
+    """A pass over n rows takes 10 + n: alone a token is worth 11, beside 19 others 1.5, and its row costs 1."""
+    counts = []
+    for num_sequences in (1, 4, 20, 1000):
+        speculator, sequence = _speculator(_Source())
+        for num_rows in (1, 2, 4, 8, 16, 32, 1024):
+            for _ in range(50):
+                speculator.cost.record(num_rows, 10.0 + num_rows)
+        load = Load(num_sequences, num_sequences)
+        for _ in range(100):
+            num_drafted = len(speculator.propose(sequence, 99, load))
+            speculator.record(sequence, num_drafted, min(num_drafted, 1))
+        counts.append(len(speculator.propose(sequence, 99, load)))
+    assert counts[0] >= counts[1] >= counts[2] >= counts[3] == 0
+    assert counts[0] > counts[2]
