@@ -22,6 +22,8 @@ class FinishReason(str, Enum):
     """An end-of-sequence token or a stop string."""
     LENGTH = "length"
     """``max_tokens``, or the context is full."""
+    REPETITION = "repetition"
+    """The text ran in circles, and ``stop_repetition`` was asked for."""
     TIME = "time"
     """``time_limit_ms`` had passed when a line was complete."""
     CANCELLED = "cancelled"
@@ -58,6 +60,8 @@ class SamplingParams:
     """Generation ends at the first line end after this time; a line is never cut."""
     min_indent: int = 0
     """Generation ends at the first non-blank line indented less than this many columns; 0 is off."""
+    stop_repetition: bool = False
+    """Generation ends where the text runs in circles; see ``engine.repetition``."""
 
     def __post_init__(self) -> None:
         _check("max_tokens", self.max_tokens, self.max_tokens >= 0, "at least 0")

@@ -6,6 +6,7 @@ know tokens.
 
 import codecs
 
+from engine.repetition import Repetition
 from engine.request import FinishReason, SamplingParams
 
 
@@ -21,6 +22,7 @@ class TextStream:
         self._pending = ""
         self._line = ""  # what has been handed out of the last line
         self._is_first_line = True
+        self._repetition = Repetition() if params.stop_repetition else None
         self.finish_reason: FinishReason | None = None
         self.stop_string = ""
 
@@ -38,7 +40,10 @@ class TextStream:
             held = self._num_held()
             text = self._pending[: len(self._pending) - held]
             self._pending = self._pending[len(text) :]
-        return self._cut_by_lines(text, elapsed_ms)
+        text = self._cut_by_lines(text, elapsed_ms)
+        if self._repetition is not None and self._repetition.push(text) and self.finish_reason is None:
+            self.finish_reason = FinishReason.REPETITION
+        return text
 
     def flush(self) -> str:
         """The text held back, once generation has ended for another reason."""

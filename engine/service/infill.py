@@ -110,6 +110,7 @@ def _stop_type(finished: Finished) -> str:
         FinishReason.STOP: "eos",
         FinishReason.LENGTH: "limit",
         FinishReason.TIME: "limit",
+        FinishReason.REPETITION: "limit",
     }.get(finished.reason, "none")
 
 

@@ -106,4 +106,5 @@ def _is_whole_block(hole: Hole) -> bool:
 
 def _sampling(hole: Hole) -> SamplingParams:
     stop = hole.stop if hole.is_block else ("\n", *hole.stop)
-    return SamplingParams(max_tokens=hole.max_tokens, stop=stop, min_indent=hole.min_indent if hole.is_block else 0)
+    min_indent = hole.min_indent if hole.is_block else 0
+    return SamplingParams(max_tokens=hole.max_tokens, stop=stop, min_indent=min_indent, stop_repetition=True)

@@ -244,6 +244,8 @@ class _Pipeline:
 
 
 def _verdict(hole: Hole, record: Record) -> Verdict:
+    if record.reason == FinishReason.REPETITION.value:
+        return Verdict("", "it repeats itself")
     if record.reason == FinishReason.LENGTH.value:
         return Verdict("", f"not finished within {hole.max_tokens} tokens; --max-tokens allows more")
     return verify(hole, record.text)

@@ -32,7 +32,7 @@ def _hole(tmp_path: Path, text: str = "def f(a):\n    return <FILL>  # so\n", **
 def test_one_line_ends_with_the_line_and_is_greedy(tmp_path: Path) -> None:
     request = request_for(_hole(tmp_path, max_tokens=32, min_indent=4), _OPTIONS)
     assert (request.prefix, request.suffix) == ("def f(a):\n    return ", "  # so\n")
-    assert request.sampling == SamplingParams(max_tokens=32, temperature=0.0, stop=("\n",))
+    assert request.sampling == SamplingParams(max_tokens=32, temperature=0.0, stop=("\n",), stop_repetition=True)
     assert (request.lane, request.anchor, request.draft) == (Lane.BULK, None, "")
 
 
