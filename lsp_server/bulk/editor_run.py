@@ -26,6 +26,7 @@ from lsp_server.bulk.journal import Journal, default_path
 from lsp_server.bulk.requests import RequestOptions, model_identity
 from lsp_server.bulk.run import RunOptions, run
 from lsp_server.bulk.select import Selection, SelectOptions, select
+from lsp_server.bulk.wording import counted
 from lsp_server.errors import JournalInUseError, UsageError
 from lsp_server.logs import log_failure
 
@@ -141,7 +142,7 @@ class EditorRun:
         selection = job.place.select()
         if not selection.holes:
             kinds = " or ".join(job.place.options.kinds)
-            raise UsageError(f"no {kinds} in {selection.num_files} files of {job.place.root.name}")
+            raise UsageError(f"no {kinds} in {counted(selection.num_files, 'files')} of {job.place.root.name}")
         engine = normalised(settled(replace(job.engine, niceness=MAX_NICENESS)))
         options = RunOptions(
             engine=engine,

@@ -19,6 +19,7 @@ from lsp_server.bulk.editor_files import EditorFiles
 from lsp_server.bulk.editor_run import EditorRun, Job, Place
 from lsp_server.bulk.fills import Fill
 from lsp_server.bulk.requests import RequestOptions
+from lsp_server.bulk.wording import counted
 from lsp_server.errors import UsageError
 from lsp_server.features import bulk_edit
 from lsp_server.features.arguments import NoArguments, structured
@@ -138,7 +139,7 @@ class BulkCommands:
             shown.report(run.stage, run.percentage)
             await run.changed.wait()
             await asyncio.sleep(_REPORT_EVERY_S)  # much may happen at once
-        outcome = run.error or f"{run.num_filled} of {len(run.holes)} holes filled"
+        outcome = run.error or f"{run.num_filled} of {counted(len(run.holes), 'holes')} filled"
         shown.end(outcome)
         if run.holes and not self._session.profile.wants_status:
             kind = types.MessageType.Warning if run.error else types.MessageType.Info
@@ -171,7 +172,8 @@ class BulkCommands:
 def _chosen(fills: list[Fill], indices: Sequence[int]) -> list[Fill]:
     """All where there are no indices. Raises ``JsonRpcInvalidParams``."""
     if beyond := [index for index in indices if index >= len(fills)]:
-        raise JsonRpcInvalidParams(f"holes names {beyond[0]}; the run has {len(fills)} fills, counted from 0")
+        known = counted(len(fills), "fills")
+        raise JsonRpcInvalidParams(f"holes names {beyond[0]}; the run has {known}, counted from 0")
     return [fills[index] for index in sorted(set(indices))] if indices else fills
 
 

@@ -78,6 +78,7 @@ def test_list_shows_the_holes_and_needs_no_model(filled: Desk) -> None:
     listing = json.loads(filled.run("--list", "--json", "--root", "..", "pkg", "--kind", "stubs").stdout)
     assert [row["place"] for row in listing["rows"]] == ["ws/pkg/c.py:4:5", "ws/pkg/d.py:4:5"]
     assert (listing["num_by_kind"], listing["num_files"]) == ({"stubs": 2}, 2)
+    assert filled.run("--list", "a.py").stderr == "1 stub, 1 marker in 1 file\n"
 
 
 def test_a_dry_run_prints_a_diff_and_leaves_the_files(filled: Desk) -> None:
@@ -148,7 +149,7 @@ def test_no_holes_is_no_error(desk: Desk, arguments: tuple[str, ...]) -> None:
     desk.write("a.py", "x = 1\n")
     done = desk.run(*arguments, mode="cannot")
     assert done.returncode == 0
-    assert "no markers or stubs in 1 files" in done.stderr
+    assert "no markers or stubs in 1 file\n" in done.stderr
     assert ("filled" in done.stdout) is (arguments == ("--apply",))
 
 

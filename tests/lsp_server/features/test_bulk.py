@@ -232,7 +232,7 @@ class TestRun:
     async def test_no_holes(self, root: Path) -> None:
         async with bulk_editor(root) as (editor, _):
             await editor.initialize()
-            message = "no docstrings in 1 files of ws"
+            message = "no docstrings in 1 file of ws"
             assert await editor.error("start", kinds=["docstrings"], paths=["b.py"]) == (INVALID_PARAMS, message)
 
     @pytest.mark.parametrize(
