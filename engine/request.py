@@ -58,6 +58,9 @@ class SamplingParams:
     """Generation ends at the first line end after this time; a line is never cut."""
     min_indent: int = 0
     """Generation ends at the first non-blank line indented less than this many columns; 0 is off."""
+    outdented: str = ""
+    """A line that begins with this ends nothing, however it is indented: ``#`` where lines are for a preprocessor. The
+    HTTP service has no field for it."""
 
     def __post_init__(self) -> None:
         _check("max_tokens", self.max_tokens, self.max_tokens >= 0, "at least 0")

@@ -106,4 +106,8 @@ def _is_whole_block(hole: Hole) -> bool:
 
 def _sampling(hole: Hole) -> SamplingParams:
     stop = hole.stop if hole.is_block else ("\n", *hole.stop)
-    return SamplingParams(max_tokens=hole.max_tokens, stop=stop, min_indent=hole.min_indent if hole.is_block else 0)
+    if not hole.is_block:
+        return SamplingParams(max_tokens=hole.max_tokens, stop=stop)
+    language = LANGUAGES.get(hole.source.language)
+    outdented = language.directive if language and not hole.stop else ""  # what has a stop is a comment
+    return SamplingParams(max_tokens=hole.max_tokens, stop=stop, min_indent=hole.min_indent, outdented=outdented)

@@ -32,6 +32,7 @@ _CONTROL = re.compile(
 _BY_TABS, _BY_SPACES = re.compile(r"^ *\t", re.MULTILINE), re.compile(r"^  +(?!\t)", re.MULTILINE)
 _DOCSTRING = re.compile(r"""\s*[rRuU]?(?P<literal>(?P<quotes>\"{3}|'{3}|["']).*?(?P=quotes))""", re.DOTALL)
 _OPENED = re.compile(r":[ \t]*(?:#[^\n]*)?\s*[rRuU]?\Z")
+_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?P<word>if(?:n?def)?|el\w+|endif)\b", re.MULTILINE)
 _SPACES_AT_END = re.compile(r"(?<=\S)[ \t]+\Z")
 # What could stand in a hole at least; a file has no fewer errors than with the best of these.
 _PLACEHOLDERS = ("", "x", "x;", "x,")
@@ -68,9 +69,25 @@ def verify(hole: Hole, raw: str) -> Verdict:
 
 def _limited(raw: str, hole: Hole) -> str:
     """The text up to where the request says that it ends."""
-    stream = TextStream(request_for(hole, RequestOptions()).sampling)
+    sampling = request_for(hole, RequestOptions()).sampling
+    stream = TextStream(sampling)
     text = stream.push(raw.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "surrogatepass"), 0.0)
-    return text if stream.finish_reason else text + stream.flush()
+    if not stream.finish_reason:
+        text += stream.flush()
+    return _within_conditionals(text) if sampling.outdented else text
+
+
+def _within_conditionals(text: str) -> str:
+    """The text up to a preprocessor's line that goes on with, or ends, a conditional of before the hole."""
+    depth = 0
+    for line in _CONDITIONAL.finditer(text):
+        if line["word"].startswith("if"):
+            depth += 1
+        elif depth == 0:
+            return text[: line.start()]
+        elif line["word"] == "endif":
+            depth -= 1
+    return text
 
 
 def _readings(text: str, place: Place) -> Iterator[str]:

@@ -195,6 +195,16 @@ def test_empty_functions_inside_a_body_are_no_stubs() -> None:
     _good(script, "function noop() {}\n  return a || noop;", "function noop() {}\n  return a || noop;")
 
 
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_preprocessor_lines_are_inside_a_block(language: str) -> None:
+    hole = _hole(_STUBS[language][0], "stubs", language)
+    body = "#ifdef DEBUG\n    log(a);\n#else\n    trace(a);\n#endif\n    return a;"
+    _good(hole, f"check(a);\n{body}\n}}\n\nint g() {{\n    return 2;\n}}\n#endif\n", f"check(a);\n{body}")
+    for end in ("endif", "else", "elif B"):
+        inside = _hole(f"int f() {{\n#if A\n    <FILL>\n#{end}\n    b();\n#endif\n}}\n", language=language)
+        _good(inside, f"{body}\n#{end}\n    c();\n}}\n", body)
+
+
 def test_documentation_of_a_stub_is_none() -> None:
     _good(_hole("def f(a):\n    pass\n", "docstrings"), 'What f does."""', "What f does.")
 
