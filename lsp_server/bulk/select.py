@@ -81,8 +81,8 @@ class _Search:
         self._read_source = read
         self._finders = _finders(options)
         self._languages = {language_named(name).name for name in options.languages}
-        self._included = _patterns("--include", options.include) if options.include else None
-        self._excluded = _patterns("--exclude", options.exclude)
+        self._included = _patterns("include", options.include) if options.include else None
+        self._excluded = _patterns("exclude", options.exclude)
         self._cursors = self._read_cursors()
         self._skipped: list[Skipped] = []
 

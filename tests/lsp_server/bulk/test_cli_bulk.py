@@ -139,7 +139,7 @@ def test_some_failed_is_exit_code_1_with_place_and_reason(filled: Desk) -> None:
     before = filled.files()
     done = filled.run("--apply", "--max-tokens", "9", mode="length")
     assert done.returncode == 1
-    assert "✗ a.py:4:5 not finished within 9 tokens; --max-tokens allows more" in done.stderr
+    assert "✗ a.py:4:5 not finished within 9 tokens; a larger max_tokens allows more" in done.stderr
     assert "0 of 8 holes filled" in done.stderr
     assert filled.files() == before
 
