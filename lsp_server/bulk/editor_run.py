@@ -122,8 +122,16 @@ class EditorRun:
     @property
     def stage(self) -> str:
         """What it does at the moment, for a person."""
-        failed = f", {self.num_failed} failed" if self.num_failed else ""
-        return self._stage or f"{len(self._fills)} of {len(self.holes)}{failed}"
+        return self._stage or f"{len(self._fills)} of {counted(len(self.holes), 'holes')}{self._failed}"
+
+    @property
+    def outcome(self) -> str:
+        """What has come of it, for a person."""
+        return self.error or f"{self.num_filled} of {counted(len(self.holes), 'holes')} filled{self._failed}"
+
+    @property
+    def _failed(self) -> str:
+        return f", {self.num_failed} failed" if self.num_failed else ""
 
     def cancel(self) -> None:
         """Let it end; what is filled by then is kept, here and in the journal."""
