@@ -23,6 +23,7 @@ from lsp_server.bulk.events import Event, Loaded, Loading, Planned, Settled
 from lsp_server.bulk.fills import Fill, FillState
 from lsp_server.bulk.holes import Hole
 from lsp_server.bulk.journal import Journal, default_path
+from lsp_server.bulk.old_journals import remove_old_journals
 from lsp_server.bulk.requests import RequestOptions, model_identity
 from lsp_server.bulk.run import RunOptions, run
 from lsp_server.bulk.select import Selection, SelectOptions, select
@@ -162,6 +163,7 @@ class EditorRun:
             worker_command=job.worker_command,
         )
         with Journal.open(default_path(job.place.root)) as journal:
+            remove_old_journals()
             await run(selection.holes, journal, options, partial(self._pass_on, selection))
 
     def _pass_on(self, selection: Selection, event: Event) -> None:

@@ -50,6 +50,11 @@ def default_path(root: Path) -> Path:
     return cache_dir() / "bulk" / f"{digest}.jsonl"
 
 
+def lock_of(path: Path) -> filelock.FileLock:
+    """Whoever holds it may write the journal; raises ``filelock.Timeout`` at once where another one does."""
+    return filelock.FileLock(f"{path}.lock", timeout=0, mode=0o600, thread_local=False)
+
+
 class Journal:
     """An open journal; a context manager. What ``add`` was given survives a kill at once, a power loss after a second.
 
@@ -77,7 +82,7 @@ class Journal:
         path = Path(os.path.realpath(path))  # one lock, whatever name the file is given
         if path.exists() and not path.is_file():
             raise JournalError(f"the journal {path} is not a regular file; name another journal")
-        lock = filelock.FileLock(f"{path}.lock", timeout=0, mode=0o600, thread_local=False)
+        lock = lock_of(path)
         with contextlib.ExitStack() as stack, _explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             _acquire(lock, path)
@@ -85,6 +90,7 @@ class Journal:
             file = stack.enter_context(open(path, "a+b", buffering=0, opener=_open_private))
             journal = cls(path, file, lock)
             journal._read()
+            os.utime(path)  # it is in use, though maybe nothing will be added; see ``old_journals``
             stack.pop_all()
         journal._syncer.start()
         return journal

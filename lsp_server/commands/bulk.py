@@ -30,6 +30,7 @@ from lsp_server.bulk.fills import Fill, FillState
 from lsp_server.bulk.grammars import LANGUAGES
 from lsp_server.bulk.holes import KindOptions
 from lsp_server.bulk.journal import Journal, default_path
+from lsp_server.bulk.old_journals import remove_old_journals
 from lsp_server.bulk.progress import OnEvent, shown
 from lsp_server.bulk.report import Report, engine_report, report_of
 from lsp_server.bulk.requests import RequestOptions, model_identity
@@ -54,6 +55,7 @@ def run_bulk(options: BulkOptions) -> int:
     journal_path = absolute_path(options.journal) if options.journal else default_path(root)
     undo_log = log_path(journal_path)
     with Journal.open(journal_path) as journal, _told_to_go_on(console):
+        remove_old_journals()
         if options.apply and (num_files := take_back(undo_log)):
             files = counted(num_files, "files")
             console.print(f"took back {files} that an interrupted run had written", soft_wrap=True)

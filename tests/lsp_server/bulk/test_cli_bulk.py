@@ -129,6 +129,18 @@ def test_events_of_a_whole_run(filled: Desk) -> None:
     assert (engine["num_preemptions"], engine["padding_share"]) == (0, 0.02)
 
 
+def test_old_journals_of_other_workspaces_go_but_not_its_own(filled: Desk) -> None:
+    filled.run("--quiet")
+    (own,) = filled.folder.rglob("*.jsonl")
+    other = own.with_name("0123456789ab.jsonl")
+    other.write_bytes(own.read_bytes())
+    for path in (own, other):
+        os.utime(path, (10**9, 10**9))
+    done = filled.run("--quiet", mode="cannot")
+    assert done.returncode == 0, "all is in its own journal"
+    assert own.exists() and not other.exists()
+
+
 def test_quiet_says_nothing(filled: Desk) -> None:
     done = filled.run("--quiet")
     assert (done.returncode, done.stderr) == (0, "")
