@@ -112,7 +112,10 @@ def _hole(source: SourceText, body: Body, markers: list[Piece], options: KindOpt
     start, before = max([body.start, *(comment.end for comment in above)]), "\n" + indent
     if replaced and is_first_on_line(text, replaced[0].start):
         start, before = replaced[0].start, ""
-    end = max([start, *(piece.end for piece in (*replaced, *below))])
+    opening = body.start - len(body.docstring)
+    if start == body.start and body.docstring and not is_first_on_line(text, opening):
+        start, before = len(text[:opening].rstrip()), f"\n{indent}{body.docstring}\n{indent}"
+    end = max([body.start, start, *(piece.end for piece in (*replaced, *below))])
     if rest := _REST.match(text, end):
         end = rest.end()
     after = ""

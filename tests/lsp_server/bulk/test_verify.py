@@ -218,6 +218,8 @@ def test_a_docstring_that_is_said_again_is_left_out() -> None:
             _good(hole, "\n    r" + raw, "return a")
             _good(hole, raw.replace("it", "this"), raw.replace("it", "this"))
             _bad(hole, '"""Does it. Well."""', "the model said nothing")
+    one_line = _hole("def f(a): 'Does it.'\n", "stubs")
+    _good(one_line, "'Does it.'\n    return a", "return a")
     _good(_hole('x = (\n    "-"\n    <FILL>\n)\n'), '"-"', '"-"')  # no docstring
     _good(_hole('def f(a):\n    """A."""\n    a += 1\n    <FILL>\n'), '"""A."""', '"""A."""')
 
