@@ -105,6 +105,11 @@ class Engine:
         engine.info = replace(info, self_test=outcome, load_s=round(time.monotonic() - started, 2))
         return engine
 
+    @property
+    def model(self) -> LoadedModel:
+        """What it computes with, to be measured while no request runs; blocks taken from its cache are given back."""
+        return self._model
+
     def with_profile(self, profile: Profile) -> "Engine":
         """The same model and cache under other limits; this engine must not be used any more."""
         return Engine(self.info, self._model, self.loop.with_profile(profile), self._draft_model)

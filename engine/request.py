@@ -60,6 +60,8 @@ class SamplingParams:
     """Generation ends at the first line end after this time; a line is never cut."""
     min_indent: int = 0
     """Generation ends at the first non-blank line indented less than this many columns; 0 is off."""
+    outdented: str = ""
+    """A line that begins with this ends nothing, however it is indented: ``#`` where lines are for a preprocessor."""
     stop_repetition: bool = False
     """Generation ends where the text runs in circles; see ``engine.repetition``."""
 

@@ -67,7 +67,7 @@ class TextStream:
         kept = 0
         for line in _lines(text):
             self._line += line
-            if min_indent and not self._is_first_line and _is_outside(self._line, min_indent):
+            if min_indent and not self._is_first_line and self._is_outside(self._line):
                 self.finish_reason, self.stop_string = FinishReason.STOP, ""
                 break
             kept += len(line)
@@ -78,15 +78,15 @@ class TextStream:
                     break
         return text[:kept]
 
+    def _is_outside(self, line: str) -> bool:
+        """Whether a line, of which at least the start is known, is indented less than a block's lines must be."""
+        content = line.lstrip(" \t")
+        indent = len(line[: len(line) - len(content)].expandtabs(4))
+        is_free = bool(self._params.outdented) and content.startswith(self._params.outdented)
+        return bool(content.strip()) and indent < self._params.min_indent and not is_free
+
 
 def _lines(text: str) -> list[str]:
     """Lines with their ends; only a line feed ends a line."""
     *whole, last = text.split("\n")
     return [line + "\n" for line in whole] + ([last] if last else [])
-
-
-def _is_outside(line: str, min_indent: int) -> bool:
-    """Whether a line, of which at least the start is known, is indented less than ``min_indent`` columns."""
-    content = line.lstrip(" \t")
-    indent = len(line[: len(line) - len(content)].expandtabs(4))
-    return bool(content.strip()) and indent < min_indent

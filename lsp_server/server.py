@@ -41,7 +41,7 @@ class MidlineServer(LanguageServer):
         self.session = Session(config, backend_factory, status.Link(self), model)
         self.bulk = bulk.Bulk(self, self.session)
         self.session.when_closing.append(self.bulk.aclose)
-        commands = status.commands_of(self.session) | self.bulk.commands
+        commands = status.commands_of(self.session, self.bulk.status_line) | self.bulk.commands
         self.protocol.commands = tuple(commands)
         self.feature(types.WORKSPACE_EXECUTE_COMMAND)(partial(status.execute_command, commands))
         for method, handler in _HANDLERS.items():

@@ -34,7 +34,7 @@ class Anatomy:
 
     def __init__(self, engine: Engine, num_cached_tokens: int, max_rows: int, vocabulary: Sequence[int]) -> None:
         """Compute the context. ``vocabulary`` are the ids that it and the new tokens may be made of."""
-        model = engine._model
+        model = engine.model
         self._decoder, self._storage = model.decoder, model.storage
         self._parts = parts_of(model.decoder, model.storage)
         self._num_cached_tokens = num_cached_tokens

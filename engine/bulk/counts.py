@@ -18,7 +18,7 @@ class Counts:
 
     def __init__(self, engine: Engine) -> None:
         self._cache = engine.cache
-        self._shape = engine._model.decoder.config
+        self._shape = engine.model.decoder.config
         self._process = psutil.Process()
         self._started_s = time.monotonic()
         self._num_computed_tokens = self._num_cached_tokens = 0

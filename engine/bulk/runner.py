@@ -12,7 +12,7 @@ from engine.bulk.wire import Item, Progress, Result
 from engine.cache.kv_cache import KVCache
 from engine.config import LaneLimits
 from engine.engine import Engine
-from engine.errors import MidlineError, RequestError, ServiceError
+from engine.errors import MidlineError, ServiceError
 from engine.fim import Prompt
 from engine.loop import Job
 from engine.request import CompletionRequest, Delta, Lane
@@ -79,7 +79,6 @@ class Runner:
         self._order = Order(is_sorted=is_sorted)
         self._waiting: dict[int, _Waiting] = {}
         self._running: dict[int, _Running] = {}
-        self._followers: dict[int, list[int]] = {}
         self._unfinished: set[int] = set()
         self._known: set[int] = set()
         self._is_open = True
@@ -116,8 +115,6 @@ class Runner:
         self._known.add(item.id)
         self._unfinished.add(item.id)
         try:
-            if item.after is not None and item.after not in self._known:
-                raise RequestError(f"it is to come after {item.after}, which was not sent before")
             prompt = self._engine.prompt(item.request)
         except (MidlineError, ValueError, TypeError) as error:  # the latter of texts that no tokenizer takes
             self._finish(Result(item.id, error=_line(error)))
@@ -126,10 +123,7 @@ class Runner:
             item.request, prefix="", suffix=None, extra=(), anchor=None, lane=Lane.BULK, session="", deadline_ms=None
         )
         self._waiting[item.id] = _Waiting(request, key_of(prompt.ids), prompt.required)
-        if item.after in self._unfinished and item.after is not None:
-            self._followers.setdefault(item.after, []).append(item.id)
-        else:
-            self._order.add(self._waiting[item.id].key, item.id)
+        self._order.add(self._waiting[item.id].key, item.id)
 
     def _feed(self) -> None:
         """Hand over what the next pass has room for, and nothing whose start another one is about to compute."""
@@ -192,8 +186,6 @@ class Runner:
     def _finish(self, result: Result) -> None:
         self._running.pop(result.id, None)
         self._unfinished.discard(result.id)
-        for number in self._followers.pop(result.id, ()):
-            self._order.add(self._waiting[number].key, number)
         self.counts.num_done += 1
         self._say(result)
 

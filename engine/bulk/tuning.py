@@ -69,7 +69,7 @@ class _Passes:
     """Passes over tokens that mean nothing, in blocks that are free."""
 
     def __init__(self, engine: Engine) -> None:
-        model = engine._model
+        model = engine.model
         self._decoder, self._storage, self._cache = model.decoder, model.storage, model.cache
         self._num_tokens = model.num_tokens
         self._context_limit = model.context_tokens

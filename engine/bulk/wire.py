@@ -36,8 +36,6 @@ class Item:
 
     id: int
     request: CompletionRequest
-    after: int | None = None
-    """Not begun before the result of this id is out; None: at once. For what was sent already."""
 
 
 @dataclass(frozen=True)

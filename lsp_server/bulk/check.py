@@ -54,10 +54,14 @@ class Check:
         groups: dict[str, list[int]] = {}
         for index in sorted(trial.good()):
             groups.setdefault(self._for_file(fills[index].hole.source.relative), []).append(index)
-        for command, group in groups.items():
-            others = trial.kept - set(group)
-            kept = self._narrow(command, trial, others, group)
-            trial.write(kept)
+        before: set[int] = set()
+        while trial.kept != before:  # what was taken back may have been needed by what had passed
+            before = trial.kept
+            for command, group in groups.items():
+                if candidates := [index for index in group if index in trial.kept]:
+                    trial.write(self._narrow(command, trial, trial.kept - set(candidates), candidates))
+            if len(groups) == 1:
+                break
         return trial.outcome(self._command)
 
     def _narrow(self, command: str, trial: "_Trial", kept: set[int], candidates: list[int]) -> set[int]:

@@ -23,9 +23,11 @@ from lsp_server.bulk.events import Event, Loaded, Loading, Planned, Settled
 from lsp_server.bulk.fills import Fill, FillState
 from lsp_server.bulk.holes import Hole
 from lsp_server.bulk.journal import Journal, default_path
+from lsp_server.bulk.old_journals import remove_old_journals
 from lsp_server.bulk.requests import RequestOptions, model_identity
 from lsp_server.bulk.run import RunOptions, run
 from lsp_server.bulk.select import Selection, SelectOptions, select
+from lsp_server.bulk.wording import counted
 from lsp_server.errors import JournalInUseError, UsageError
 from lsp_server.logs import log_failure
 
@@ -121,8 +123,16 @@ class EditorRun:
     @property
     def stage(self) -> str:
         """What it does at the moment, for a person."""
-        failed = f", {self.num_failed} failed" if self.num_failed else ""
-        return self._stage or f"{len(self._fills)} of {len(self.holes)}{failed}"
+        return self._stage or f"{len(self._fills)} of {counted(len(self.holes), 'holes')}{self._failed}"
+
+    @property
+    def outcome(self) -> str:
+        """What has come of it, for a person."""
+        return self.error or f"{self.num_filled} of {counted(len(self.holes), 'holes')} filled{self._failed}"
+
+    @property
+    def _failed(self) -> str:
+        return f", {self.num_failed} failed" if self.num_failed else ""
 
     def cancel(self) -> None:
         """Let it end; what is filled by then is kept, here and in the journal."""
@@ -141,7 +151,7 @@ class EditorRun:
         selection = job.place.select()
         if not selection.holes:
             kinds = " or ".join(job.place.options.kinds)
-            raise UsageError(f"no {kinds} in {selection.num_files} files of {job.place.root.name}")
+            raise UsageError(f"no {kinds} in {counted(selection.num_files, 'files')} of {job.place.root.name}")
         engine = normalised(settled(replace(job.engine, niceness=MAX_NICENESS)))
         options = RunOptions(
             engine=engine,
@@ -153,6 +163,7 @@ class EditorRun:
             worker_command=job.worker_command,
         )
         with Journal.open(default_path(job.place.root)) as journal:
+            remove_old_journals()
             await run(selection.holes, journal, options, partial(self._pass_on, selection))
 
     def _pass_on(self, selection: Selection, event: Event) -> None:

@@ -32,6 +32,8 @@ class Language:
     aliases: tuple[str, ...] = ()
     """Other names a person may type; those of interpreters in a first line too."""
     file_names: tuple[str, ...] = ()
+    directive: str = ""
+    """What a line for the preprocessor begins with; it may stand in the first column inside any block."""
 
 
 _C_BLOCK = ("/*", "*/")
@@ -63,7 +65,7 @@ LANGUAGES: dict[str, Language] = {
         Language("go", (".go",), "//", _C_BLOCK, "tree_sitter_go:language", "\t", ("golang",)),
         Language("rust", (".rs",), "//", _C_BLOCK, "tree_sitter_rust:language", aliases=("rs", "rust-script")),
         Language("java", (".java",), "//", _C_BLOCK, "tree_sitter_java:language"),
-        Language("c", (".c", ".h"), "//", _C_BLOCK, "tree_sitter_c:language"),
+        Language("c", (".c", ".h"), "//", _C_BLOCK, "tree_sitter_c:language", directive="#"),
         Language(
             "cpp",
             (".cpp", ".cc", ".cxx", ".c++", ".hpp", ".hh", ".hxx", ".h++", ".ipp", ".tpp", ".inl", ".cu", ".cuh"),
@@ -71,8 +73,9 @@ LANGUAGES: dict[str, Language] = {
             _C_BLOCK,
             "tree_sitter_cpp:language",
             aliases=("c++", "cplusplus", "cuda"),
+            directive="#",
         ),
-        Language("csharp", (".cs",), "//", _C_BLOCK, aliases=("c#", "cs")),
+        Language("csharp", (".cs",), "//", _C_BLOCK, aliases=("c#", "cs"), directive="#"),
         Language("kotlin", (".kt", ".kts"), "//", _C_BLOCK, aliases=("kt",)),
         Language("scala", (".scala", ".sc"), "//", _C_BLOCK),
         Language("swift", (".swift",), "//", _C_BLOCK),

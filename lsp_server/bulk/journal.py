@@ -50,6 +50,11 @@ def default_path(root: Path) -> Path:
     return cache_dir() / "bulk" / f"{digest}.jsonl"
 
 
+def lock_of(path: Path) -> filelock.FileLock:
+    """Whoever holds it may write the journal; raises ``filelock.Timeout`` at once where another one does."""
+    return filelock.FileLock(f"{path}.lock", timeout=0, mode=0o600, thread_local=False)
+
+
 class Journal:
     """An open journal; a context manager. What ``add`` was given survives a kill at once, a power loss after a second.
 
@@ -76,8 +81,8 @@ class Journal:
         """
         path = Path(os.path.realpath(path))  # one lock, whatever name the file is given
         if path.exists() and not path.is_file():
-            raise JournalError(f"the journal {path} is not a regular file; name another with --journal")
-        lock = filelock.FileLock(f"{path}.lock", timeout=0, mode=0o600, thread_local=False)
+            raise JournalError(f"the journal {path} is not a regular file; name another journal")
+        lock = lock_of(path)
         with contextlib.ExitStack() as stack, _explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             _acquire(lock, path)
@@ -85,6 +90,7 @@ class Journal:
             file = stack.enter_context(open(path, "a+b", buffering=0, opener=_open_private))
             journal = cls(path, file, lock)
             journal._read()
+            os.utime(path)  # it is in use, though maybe nothing will be added; see ``old_journals``
             stack.pop_all()
         journal._syncer.start()
         return journal
@@ -193,7 +199,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _explain(path: Path, error: OSError) -> str:
-    return f"cannot use the journal {path}: {error.strerror or error}; make room for it, or name another with --journal"
+    return f"cannot use the journal {path}: {error.strerror or error}; make room for it, or name another journal"
 
 
 def _open_private(path: str, flags: int) -> int:
@@ -204,11 +210,11 @@ def _check_header(path: Path, content: bytes) -> None:
     """Raises ``JournalError``: a file of the user's that is no journal is never touched."""
     match = _ANY_HEADER.match(content)
     if match is None:
-        raise JournalError(f"{path} is not a journal of Midline; name another file with --journal")
+        raise JournalError(f"{path} is not a journal of Midline; move it away, or name another journal")
     if match[0] != _HEADER:
         raise JournalError(
             f"the journal {path} is of another version of Midline (format {match[1].decode()}); "
-            "name another file with --journal"
+            "move it away, or name another journal"
         )
 
 

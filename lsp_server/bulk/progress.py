@@ -21,6 +21,7 @@ from engine.bulk.wire import Progress as EngineProgress
 from lsp_server.bulk.events import Checking, Computing, Event, Loaded, Loading, Planned, Settled
 from lsp_server.bulk.fills import Fill, FillState
 from lsp_server.bulk.report import Report, lines_of
+from lsp_server.bulk.wording import counted
 
 _RATE_WINDOW_S = 10.0
 _PLAIN_STEP_PERCENT = 10
@@ -147,13 +148,13 @@ class _PlainProgress:
         """Take an event."""
         if isinstance(event, Planned):
             self._num_holes = event.num_holes
-            self._print(f"{event.num_holes} holes in {event.num_files} files")
+            self._print(f"{counted(event.num_holes, 'holes')} in {counted(event.num_files, 'files')}")
         elif isinstance(event, Settled):
             self._settled(event)
         elif isinstance(event, Loading):
             self._print(f"loading {event.model}")
         elif isinstance(event, Loaded):
-            self._print(f"loaded in {event.ready.load_s:.1f} s, {event.ready.max_batch} holes at once")
+            self._print(f"loaded in {event.ready.load_s:.1f} s, {counted(event.ready.max_batch, 'holes')} at once")
         elif isinstance(event, Computing):
             self._rates.add(event.progress)
             self._engine = _engine_line(event.progress, self._rates)
@@ -185,7 +186,9 @@ def _engine_line(progress: EngineProgress, rates: Rates) -> str:
 
 
 def _checking_line(event: Checking) -> str:
-    return f"check {event.num_runs}, with {event.num_fills} fills" if event.num_fills else "check without fills"
+    if event.num_fills == 0:
+        return "check without fills"
+    return f"check {event.num_runs}, with {counted(event.num_fills, 'fills')}"
 
 
 def _print_failure(console: Console, fill: Fill) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from engine.bulk.wire import Summary
 from engine.checkpoint.download import format_bytes
 from lsp_server.bulk.fills import Fill, FillState
+from lsp_server.bulk.wording import counted
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,8 @@ def lines_of(report: Report) -> Iterator[str]:
         f"{report.num_shared} shared an answer" if report.num_shared else "",
         f"{report.num_second_attempts} needed a second attempt" if report.num_second_attempts else "",
     ]
-    counted = f"{report.num_filled} of {report.num_holes} holes filled in {report.seconds:.1f} s"
-    yield ", ".join([counted, *filter(None, notes)])
+    outcome = f"{report.num_filled} of {counted(report.num_holes, 'holes')} filled in {report.seconds:.1f} s"
+    yield ", ".join([outcome, *filter(None, notes)])
     if (engine := report.engine) is None:
         return
     decode = f" ({engine.decode_tokens_per_s:.0f}/s decoding)" if engine.decode_tokens_per_s else ""

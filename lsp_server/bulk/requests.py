@@ -106,5 +106,9 @@ def _is_whole_block(hole: Hole) -> bool:
 
 def _sampling(hole: Hole) -> SamplingParams:
     stop = hole.stop if hole.is_block else ("\n", *hole.stop)
-    min_indent = hole.min_indent if hole.is_block else 0
-    return SamplingParams(max_tokens=hole.max_tokens, stop=stop, min_indent=min_indent, stop_repetition=True)
+    sampling = SamplingParams(max_tokens=hole.max_tokens, stop=stop, stop_repetition=True)
+    if not hole.is_block:
+        return sampling
+    language = LANGUAGES.get(hole.source.language)
+    outdented = language.directive if language and not hole.stop else ""  # what has a stop is a comment
+    return replace(sampling, min_indent=hole.min_indent, outdented=outdented)

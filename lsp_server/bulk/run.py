@@ -22,6 +22,7 @@ from lsp_server.bulk.holes import Hole
 from lsp_server.bulk.journal import Journal, Record
 from lsp_server.bulk.requests import RequestOptions, key_of, placed, request_for, second_attempt, shown
 from lsp_server.bulk.verify import Verdict, verify
+from lsp_server.bulk.wording import counted
 from lsp_server.bulk.worker import COMMAND, Worker, worker
 
 _MARKERS = "markers"
@@ -247,5 +248,5 @@ def _verdict(hole: Hole, record: Record) -> Verdict:
     if record.reason == FinishReason.REPETITION.value:
         return Verdict("", "it repeats itself")
     if record.reason == FinishReason.LENGTH.value:
-        return Verdict("", f"not finished within {hole.max_tokens} tokens; --max-tokens allows more")
+        return Verdict("", f"not finished within {counted(hole.max_tokens, 'tokens')}; a larger max_tokens allows more")
     return verify(hole, record.text)

@@ -16,6 +16,7 @@ from lsp_server.bulk.holes import KINDS, FindHoles, Hole, KindOptions, SourceTex
 from lsp_server.bulk.kinds.cursors import Cursor, bound_to, read_cursors  # the package registers all kinds
 from lsp_server.bulk.sources import is_generated
 from lsp_server.bulk.sources import read_source as read_source
+from lsp_server.bulk.wording import counted
 from lsp_server.bulk.workspace import Listing, Skipped, Workspace, ignore_spec, is_pattern
 from lsp_server.errors import UnusableFileError, UsageError
 
@@ -80,8 +81,8 @@ class _Search:
         self._read_source = read
         self._finders = _finders(options)
         self._languages = {language_named(name).name for name in options.languages}
-        self._included = _patterns("--include", options.include) if options.include else None
-        self._excluded = _patterns("--exclude", options.exclude)
+        self._included = _patterns("include", options.include) if options.include else None
+        self._excluded = _patterns("exclude", options.exclude)
         self._cursors = self._read_cursors()
         self._skipped: list[Skipped] = []
 
@@ -93,7 +94,8 @@ class _Search:
         num_files = 0
         for relative in filter(self._is_wanted, names):
             if 0 < self._options.max_holes <= len(holes):
-                self._say(f"{self._options.max_holes} holes are found; {relative} and what follows is not looked at")
+                found = counted(self._options.max_holes, "holes")
+                self._say(f"{found} found; {relative} and what follows is not looked at")
                 break
             source = self._read(relative, is_named=relative in listing.named)
             if source is None or (self._languages and source.language not in self._languages):

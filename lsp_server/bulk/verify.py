@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 
 from engine.textstream import TextStream
 from lsp_server.bulk.grammars import num_errors
-from lsp_server.bulk.holes import KINDS, Hole, KindOptions
+from lsp_server.bulk.holes import Hole, KindOptions
+from lsp_server.bulk.kinds.markers import find_markers
+from lsp_server.bulk.kinds.stubs import leaves_stub
 from lsp_server.bulk.requests import RequestOptions, request_for
 from lsp_server.completion.decide import Shape, indent_of
 from lsp_server.completion.request import Situation
@@ -28,6 +30,10 @@ _CONTROL = re.compile(
     r"<\|\w+\|>|<｜[^｜\s]+｜>|<\[?fim[-_]\w+\]?>|<(?:PRE|SUF|MID|EOT|AIX-SPAN-\w+)>|\[(?:SUFFIX|PREFIX|MIDDLE)\]"
 )
 _BY_TABS, _BY_SPACES = re.compile(r"^ *\t", re.MULTILINE), re.compile(r"^  +(?!\t)", re.MULTILINE)
+_DOCSTRING = re.compile(r"""\s*[rRuU]?(?P<literal>(?P<quotes>\"{3}|'{3}|["']).*?(?P=quotes))""", re.DOTALL)
+_OPENED = re.compile(r":[ \t]*(?:#[^\n]*)?\s*[rRuU]?\Z")
+_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?P<word>if(?:n?def)?|el\w+|endif)\b", re.MULTILINE)
+_SPACES_AT_END = re.compile(r"(?<=\S)[ \t]+\Z")
 # What could stand in a hole at least; a file has no fewer errors than with the best of these.
 _PLACEHOLDERS = ("", "x", "x;", "x,")
 
@@ -47,11 +53,12 @@ def verify(hole: Hole, raw: str) -> Verdict:
     situation = Situation(hole.prefix, hole.suffix, hole.source.language, hole.source.relative)
     place = Place(situation, Shape(hole.is_block, hole.min_indent))
     text = _at_cursor(_limited(raw, hole), place)
+    if (rest := _behind_docstring(text, hole)) is not None:
+        text = _at_cursor(rest, place)
     if not text.strip():
         return Verdict("", "the model said nothing")
     text = cut_duplicate(text, place)
-    # where a stop string ends the fill, the rest of the line is no part of what the model went on with
-    readings = _within_brackets(text) if hole.stop else _readings(text, place)
+    readings = _readings_before_stop(text) if hole.stop else _readings(text, place)
     verdicts = []
     for reading in dict.fromkeys(readings):
         verdicts.append(_judged(hole, reading, place))
@@ -62,9 +69,25 @@ def verify(hole: Hole, raw: str) -> Verdict:
 
 def _limited(raw: str, hole: Hole) -> str:
     """The text up to where the request says that it ends."""
-    stream = TextStream(request_for(hole, RequestOptions()).sampling)
+    sampling = request_for(hole, RequestOptions()).sampling
+    stream = TextStream(sampling)
     text = stream.push(raw.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "surrogatepass"), 0.0)
-    return text if stream.finish_reason else text + stream.flush()
+    if not stream.finish_reason:
+        text += stream.flush()
+    return _within_conditionals(text) if sampling.outdented else text
+
+
+def _within_conditionals(text: str) -> str:
+    """The text up to a preprocessor's line that goes on with, or ends, a conditional of before the hole."""
+    depth = 0
+    for line in _CONDITIONAL.finditer(text):
+        if line["word"].startswith("if"):
+            depth += 1
+        elif depth == 0:
+            return text[: line.start()]
+        elif line["word"] == "endif":
+            depth -= 1
+    return text
 
 
 def _readings(text: str, place: Place) -> Iterator[str]:
@@ -75,6 +98,15 @@ def _readings(text: str, place: Place) -> Iterator[str]:
     repeats_rest = bool(rest) and text.rstrip().endswith(rest)
     for reading in (fitted, text) if repeats_rest else (text, fitted):
         yield from _within_brackets(reading)
+
+
+def _readings_before_stop(text: str) -> Iterator[str]:
+    """The same where a stop string has ended the text: the rest of the line is no part of what the model went on with.
+
+    Nobody writes spaces in front of it, but behind a quote they may be needed.
+    """
+    for reading in _within_brackets(text):
+        yield from (_SPACES_AT_END.sub("", reading), reading)
 
 
 def _within_brackets(text: str) -> list[str]:
@@ -111,6 +143,21 @@ def _at_cursor(text: str, place: Place) -> str:
     return text.lstrip(" \t") if line_prefix else text
 
 
+def _behind_docstring(text: str, hole: Hole) -> str | None:
+    """What follows a docstring that stands above the hole already, equal but for white space; None without one."""
+    said = _DOCSTRING.match(text) if hole.source.language == "python" else None
+    if said is None:
+        return None
+    above, quotes = hole.prefix.rstrip(), said["quotes"]
+    start = above.rfind(quotes, 0, -len(quotes))
+    is_same = start > 0 and _packed(above[start:]) == _packed(said["literal"])
+    return text[said.end() :] if is_same and _OPENED.search(above[:start]) else None
+
+
+def _packed(text: str) -> str:
+    return "".join(text.split())
+
+
 def _check_characters(hole: Hole, fill: str) -> str:
     return "it contains characters that are no text" if _NO_TEXT.search(fill) else ""
 
@@ -136,15 +183,19 @@ def _check_indentation(hole: Hole, fill: str) -> str:
 
 
 def _check_is_filled(hole: Hole, fill: str) -> str:
-    """Whoever found the hole must find none in its fill: no marker, no stub."""
-    left = f"it is still a {hole.kind.removesuffix('s')}"
-    replaced = hole.source.text[hole.start : hole.end].strip()
-    if replaced and hole.name == replaced and replaced in fill:  # a marker, perhaps of the user's own
-        return left
+    """It leaves no marker where one was, and no function unwritten."""
     source = replace(hole.source, text=hole.filled(fill))
-    end = len(source.text) - (len(hole.source.text) - hole.end)
-    found = KINDS[hole.kind].find(source, KindOptions()) if hole.kind in KINDS else ()
-    return left if any(hole.start <= other.start and other.end <= end for other in found) else ""
+    start = hole.start + len(hole.before_fill)
+    end = start + len(fill)
+    if leaves_stub(source, start, end):
+        return "it is still a stub"
+    if hole.kind != "markers":
+        return ""
+    own = hole.source.text[hole.start : hole.end].strip()  # perhaps one that the user has made up
+    is_left = bool(own) and hole.name == own and own in fill
+    others = find_markers(source, KindOptions())
+    is_left = is_left or any(start <= other.start and other.end <= end for other in others)
+    return "it is still a marker" if is_left else ""
 
 
 def _check_syntax(hole: Hole, fill: str) -> str:

@@ -61,9 +61,8 @@ class Worker:
     def _obituary(self, code: int) -> str:
         if code < 0:
             is_memory = -code == _KILL
-            why = (
-                ", as when memory runs out; with --max-batch or engine.max_memory_mb it needs less" if is_memory else ""
-            )
+            remedy = "a smaller max_batch or engine.max_memory_mb needs less"
+            why = f", as when memory runs out; {remedy}" if is_memory else ""
             return f"the bulk engine was killed by signal {-code}{why}; {_GO_ON}"
         line = last_log_line(self._log)
         return f"the bulk engine ended with code {code}{f' ({line})' if line else ''}; {_GO_ON}"

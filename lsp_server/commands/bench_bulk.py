@@ -43,6 +43,7 @@ from lsp_server.bench.bulk_workspace import MAX_TOKENS, make_workspace
 from lsp_server.bench.measures import measure
 from lsp_server.bench.run import Say, run_sessions
 from lsp_server.bench.sessions import SourceFile, TypingSession, make_sessions
+from lsp_server.bulk.wording import counted
 from lsp_server.commands.bench_keystrokes import bundled_files, enabled_config, finish, out_folder, read_files
 from lsp_server.commands.bulk_options import BulkOptions
 from lsp_server.commands.settle import settle
@@ -149,7 +150,7 @@ async def _measure(plan: _Plan, is_asked: bool) -> Report:
         bench = BulkBench(root, tasks, plan.config, conditions["context_chars"])
         rows = []
         for variant in variants(conditions["caps"]):
-            say(f"{variant.name}: {len(tasks)} holes with {plan.config.model}")
+            say(f"{variant.name}: {counted(len(tasks), 'holes')} with {plan.config.model}")
             result = await bench.run(variant)
             rows.append(bulk_row(variant.name, result, tasks, bench.facts["num_distinct_tokens"]))
         rows = with_ratios(rows) + await _typing_rows(plan, root, say)

@@ -30,12 +30,14 @@ from lsp_server.bulk.fills import Fill, FillState
 from lsp_server.bulk.grammars import LANGUAGES
 from lsp_server.bulk.holes import KindOptions
 from lsp_server.bulk.journal import Journal, default_path
+from lsp_server.bulk.old_journals import remove_old_journals
 from lsp_server.bulk.progress import OnEvent, shown
 from lsp_server.bulk.report import Report, engine_report, report_of
 from lsp_server.bulk.requests import RequestOptions, model_identity
 from lsp_server.bulk.run import RunOptions, RunResult, run
 from lsp_server.bulk.select import Selection, SelectOptions, list_table, select
 from lsp_server.bulk.undo import Step, log_path, one_step, take_back
+from lsp_server.bulk.wording import counted
 from lsp_server.commands.bulk_options import FORMATS, PROGRESS, BulkOptions
 from lsp_server.commands.settle import settle
 from lsp_server.errors import UsageError
@@ -53,8 +55,10 @@ def run_bulk(options: BulkOptions) -> int:
     journal_path = absolute_path(options.journal) if options.journal else default_path(root)
     undo_log = log_path(journal_path)
     with Journal.open(journal_path) as journal, _told_to_go_on(console):
+        remove_old_journals()
         if options.apply and (num_files := take_back(undo_log)):
-            console.print(f"took back {num_files} files that an interrupted run had written", soft_wrap=True)
+            files = counted(num_files, "files")
+            console.print(f"took back {files} that an interrupted run had written", soft_wrap=True)
         selection = _select(root, options, console)
         if not selection.holes:
             console.print(_counted(selection, options), soft_wrap=True, markup=False)
@@ -213,9 +217,9 @@ def _list(selection: Selection, options: BulkOptions, console: Console) -> None:
 def _counted(selection: Selection, options: BulkOptions) -> str:
     """What was found where."""
     counts = list_table(selection).num_by_kind
-    found = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or f"no {' or '.join(_kinds(options))}"
+    found = ", ".join(counted(count, kind) for kind, count in counts.items()) or f"no {' or '.join(_kinds(options))}"
     skipped = f", {len(selection.skipped)} skipped" if selection.skipped else ""
-    return f"{found} in {selection.num_files} files{skipped}"
+    return f"{found} in {counted(selection.num_files, 'files')}{skipped}"
 
 
 def _split_marker(given: str) -> tuple[str, str]:

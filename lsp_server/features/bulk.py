@@ -30,6 +30,10 @@ class Bulk:
         self._session = session
         self._loaded: BulkCommands | None = None
 
+    def status_line(self) -> str:
+        """The last run in one line; empty if nothing of it is left to do."""
+        return self._loaded.status_line() if self._loaded is not None else ""
+
     async def aclose(self) -> None:
         """End what is going on."""
         if self._loaded is not None:

@@ -19,6 +19,7 @@ from lsp_server.bulk.editor_files import EditorFiles
 from lsp_server.bulk.editor_run import EditorRun, Job, Place
 from lsp_server.bulk.fills import Fill
 from lsp_server.bulk.requests import RequestOptions
+from lsp_server.bulk.wording import counted
 from lsp_server.errors import UsageError
 from lsp_server.features import bulk_edit
 from lsp_server.features.arguments import NoArguments, structured
@@ -41,7 +42,16 @@ class BulkCommands:
         self._worker_command = worker_command
         self._run: EditorRun | None = None
         self._root = Path()
+        self._applied_run = 0
+        """Number of the last one whose fills have come into the editor's documents."""
         self._showing: asyncio.Task[None] | None = None
+
+    def status_line(self) -> str:
+        """The last run, for a person, while it goes on or its fills wait to be applied; else empty."""
+        run = self._run
+        if run is None or (run.is_over and (run.num_filled == 0 or run.number == self._applied_run)):
+            return ""
+        return f"bulk: {run.outcome}; not applied yet" if run.is_over else f"bulk: {run.stage}"
 
     async def aclose(self) -> None:
         """End the run; what it has computed is in its journal."""
@@ -128,6 +138,8 @@ class BulkCommands:
                 metadata=types.WorkspaceEditMetadata(is_refactoring=True),  # an editor may save the files after it
             )
         )
+        if answer.applied:
+            self._applied_run = run.number
         return {**result, "applied": answer.applied, "reason": answer.failure_reason or ""}
 
     async def _show(self, run: EditorRun) -> None:
@@ -138,12 +150,11 @@ class BulkCommands:
             shown.report(run.stage, run.percentage)
             await run.changed.wait()
             await asyncio.sleep(_REPORT_EVERY_S)  # much may happen at once
-        outcome = run.error or f"{run.num_filled} of {len(run.holes)} holes filled"
-        shown.end(outcome)
+        shown.end(run.outcome)
         if run.holes and not self._session.profile.wants_status:
             kind = types.MessageType.Warning if run.error else types.MessageType.Info
             what_next = "" if run.error else "; midline.server.bulk.apply puts them into the files"
-            self._server.window_show_message(types.ShowMessageParams(kind, f"Midline: {outcome}{what_next}"))
+            self._server.window_show_message(types.ShowMessageParams(kind, f"Midline: {run.outcome}{what_next}"))
 
     def _known(self, number: int) -> EditorRun:
         if self._run is None:
@@ -171,7 +182,8 @@ class BulkCommands:
 def _chosen(fills: list[Fill], indices: Sequence[int]) -> list[Fill]:
     """All where there are no indices. Raises ``JsonRpcInvalidParams``."""
     if beyond := [index for index in indices if index >= len(fills)]:
-        raise JsonRpcInvalidParams(f"holes names {beyond[0]}; the run has {len(fills)} fills, counted from 0")
+        known = counted(len(fills), "fills")
+        raise JsonRpcInvalidParams(f"holes names {beyond[0]}; the run has {known}, counted from 0")
     return [fills[index] for index in sorted(set(indices))] if indices else fills
 
 

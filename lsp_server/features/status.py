@@ -5,7 +5,6 @@ the extension.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from lsprotocol import types
@@ -51,18 +50,14 @@ async def execute_command(commands: Mapping[str, Command], params: types.Execute
     return await command(params.arguments or ())
 
 
-def commands_of(session: Session) -> dict[str, Command]:
-    """The commands of this module by name."""
-    return {
-        "midline.server.restartEngine": partial(_restart_engine, session),
-        "midline.server.showStatus": partial(_show_status, session),
-    }
+def commands_of(session: Session, bulk_line: Callable[[], str]) -> dict[str, Command]:
+    """The commands of this module by name; ``bulk_line`` says how bulk completion stands."""
 
+    async def show_status(arguments: Sequence[Any]) -> dict[str, Any]:
+        return {**session.status(), "bulk": bulk_line()}
 
-async def _restart_engine(session: Session, arguments: Sequence[Any]) -> dict[str, Any]:
-    await session.restart_backend()
-    return session.status()
+    async def restart_engine(arguments: Sequence[Any]) -> dict[str, Any]:
+        await session.restart_backend()
+        return await show_status(arguments)
 
-
-async def _show_status(session: Session, arguments: Sequence[Any]) -> dict[str, Any]:
-    return session.status()
+    return {"midline.server.restartEngine": restart_engine, "midline.server.showStatus": show_status}

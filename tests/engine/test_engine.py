@@ -395,7 +395,7 @@ def test_the_batch_profile_takes_memory_for_many_requests(
     sizes = []
     for profile in ("completion", "batch"):
         engine = Engine.load(replace(config, profile=profile))
-        sizes.append(engine._model.storage.num_bytes / 2**20)
+        sizes.append(engine.model.storage.num_bytes / 2**20)
     assert sizes[0] == pytest.approx(1, abs=0.1)
     assert sizes[1] == pytest.approx(expected_mb, abs=0.2)  # a token takes 256 bytes; the weights 0.3 MB
 

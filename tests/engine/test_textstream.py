@@ -80,6 +80,16 @@ def test_a_block_ends_where_the_indentation_falls(cuts: list[int]) -> None:
     assert out.rstrip().endswith("    w()")
 
 
+@settings(max_examples=50, derandomize=True)
+@given(cuts=st.lists(st.integers(0, 60), max_size=12))
+def test_lines_for_a_preprocessor_end_no_block(cuts: list[int]) -> None:
+    text = b"a();\n#ifdef B\n    b();\n  #endif\n    c();\n}\n#define D\n"
+    out, reason = _run(text, SamplingParams(min_indent=4, outdented="#"), cuts)
+    assert (out, reason) == ("a();\n#ifdef B\n    b();\n  #endif\n    c();\n", "stop")
+    out, reason = _run(text, SamplingParams(min_indent=4), cuts)
+    assert (out, reason) == ("a();\n", "stop")
+
+
 def test_tabs_count_as_indentation() -> None:
     out, reason = _run(b"a\n\tb\nc", SamplingParams(min_indent=4), [])
     assert (out, reason) == ("a\n\tb\n", "stop")

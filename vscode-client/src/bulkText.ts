@@ -23,7 +23,7 @@ export function kindChoices({ num_by_kind }: BulkSelection): KindChoice[] {
     .map((name) => ({ name, count: num_by_kind[name] ?? 0 }))
     .filter(({ count }) => count > 0)
     .map(({ name, count }) => ({
-      label: `${count} ${name}`,
+      label: counted(count, name.replace(/s$/, "")),
       description: KINDS[name] ?? "",
       name,
       picked: name !== NOT_ASKED_FOR,

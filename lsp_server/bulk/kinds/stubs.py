@@ -18,9 +18,11 @@ languages with braces the text after the hole begins with the closing one, white
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import tree_sitter
 
+from lsp_server.bulk.grammars import Syntax
 from lsp_server.bulk.holes import Hole, HoleKind, KindOptions, SourceText, register
 from lsp_server.bulk.kinds.bodies import Body, Piece, body_of, function_name, node_text
 from lsp_server.bulk.kinds.layout import indent_unit, indentation, is_first_on_line, num_columns
@@ -30,11 +32,52 @@ from lsp_server.bulk.kinds.unwritten import DUMMY, MEANT, TODO, UNWRITTEN
 _MAX_STATEMENT_CHARS = 1000
 _HOLDS_ITS_DECORATOR = re.compile(r"@[\w.]*\b(?:abstract\w*|overload|singledispatch\w*|group|callback)\b")
 _IS_FOR_OTHERS = re.compile(r"\b(?:Protocol|ABC|ABCMeta)\b")
+_WRAPPERS = frozenset({"decorated_definition", "export_statement"})
 _REST = re.compile(r"[ \t]*;?[ \t]*(?=\n|\Z)")
+
+
+@dataclass(frozen=True)
+class _Stub:
+    """A function that is not written."""
+
+    function: tree_sitter.Node
+    body: Body
+    syntax: Syntax
 
 
 def find_stubs(source: SourceText, options: KindOptions) -> Iterator[Hole]:
     """A hole for each stub's body."""
+    is_marker = marker_pattern(source.language, options).fullmatch
+    for stub in _stubs(source, options):
+        markers = [comment for comment in stub.body.comments if is_marker(comment.text)]
+        yield _hole(source, stub.body, markers, options, function_name(stub.function))
+
+
+def leaves_stub(source: SourceText, start: int, end: int) -> bool:
+    """Whether ``text[start:end]``, which has just been filled in, is all that makes its function a stub, or is one.
+
+    A function inside a larger text may be empty, and a stub that does not need this text was there before.
+    """
+    filled = source.text[start:end]
+    start += len(filled) - len(filled.lstrip())
+    end = start + len(filled.strip())
+    return any(_is_made_by(stub, start, end) for stub in _stubs(source, KindOptions()))
+
+
+def _is_made_by(stub: _Stub, start: int, end: int) -> bool:
+    body, syntax = stub.body, stub.syntax
+    outer = stub.function.parent
+    wholes = [stub.function, *([outer] if outer is not None and outer.type in _WRAPPERS else [])]
+    if any((syntax.start(whole), syntax.end(whole)) == (start, end) for whole in wholes):
+        return True
+    docstring = Piece(body.start - len(body.docstring), body.start, body.docstring)
+    said = [body.statement] if body.statement else [docstring, *body.comments]
+    last = max(syntax.end(stub.function), *(piece.end for piece in (docstring, *body.comments)))
+    is_body = docstring.start <= start and end <= (last if body.end is None else body.end)
+    return is_body and any(start <= piece.start and piece.end <= end for piece in said if piece.text)
+
+
+def _stubs(source: SourceText, options: KindOptions) -> Iterator[_Stub]:
     rules, syntax = UNWRITTEN.get(source.language), parse_with_markers(source, options)
     if rules is None or syntax is None or source.path.suffix == ".pyi":
         return
@@ -54,8 +97,7 @@ def find_stubs(source: SourceText, options: KindOptions) -> Iterator[Hole]:
             is_dummy = says_todo and DUMMY.fullmatch(statement)
             is_stub = bool(is_dummy or rules.statement.fullmatch(statement))
         if is_stub:
-            markers = [comment for comment in body.comments if is_marker(comment.text)]
-            yield _hole(source, body, markers, options, function_name(function))
+            yield _Stub(function, body, syntax)
 
 
 def _hole(source: SourceText, body: Body, markers: list[Piece], options: KindOptions, name: str) -> Hole:
@@ -70,7 +112,10 @@ def _hole(source: SourceText, body: Body, markers: list[Piece], options: KindOpt
     start, before = max([body.start, *(comment.end for comment in above)]), "\n" + indent
     if replaced and is_first_on_line(text, replaced[0].start):
         start, before = replaced[0].start, ""
-    end = max([start, *(piece.end for piece in (*replaced, *below))])
+    opening = body.start - len(body.docstring)
+    if start == body.start and body.docstring and not is_first_on_line(text, opening):
+        start, before = len(text[:opening].rstrip()), f"\n{indent}{body.docstring}\n{indent}"
+    end = max([body.start, start, *(piece.end for piece in (*replaced, *below))])
     if rest := _REST.match(text, end):
         end = rest.end()
     after = ""

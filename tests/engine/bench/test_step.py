@@ -57,7 +57,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 def log(engine: Engine) -> list[tuple[str, int]]:
     """Every product of the engine's model from now on: its name and rows."""
     calls: list[tuple[str, int]] = []
-    decoder = engine._model.decoder
+    decoder = engine.model.decoder
     for index, layer in enumerate(decoder.layers):
         own = {name: _Recorded(getattr(layer, name), f"{name} {index}", calls) for name in PRODUCTS if name != "head"}
         decoder.layers[index] = replace(layer, **own)  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def test_attention_alone_is_that_of_the_step(engine: Engine, monkeypatch: pytest
 
     monkeypatch.setattr(parts_module, "attend", attend)
     subject.operators(8)[ATTENTION]()
-    config, storage = engine._model.decoder.config, engine._model.storage
+    config, storage = engine.model.decoder.config, engine.model.storage
     assert len(seen) == config.num_layers
     for index, (shape, keys, values, mask_shape) in enumerate(seen):
         assert shape == (8, config.num_heads, config.head_dim)
@@ -136,7 +136,7 @@ def test_attention_alone_is_that_of_the_step(engine: Engine, monkeypatch: pytest
 
 @pytest.mark.parametrize("num_rows", [1, 6])
 def test_bytes_and_operations(engine: Engine, num_rows: int) -> None:
-    shape = engine._model.decoder.config
+    shape = engine.model.decoder.config
     cost = Anatomy(engine, _NUM_CACHED, 8, _VOCABULARY).cost(num_rows)
     in_layers, head = _num_weights(shape)
     assert cost.weight_bytes == 4 * (in_layers + head)
@@ -151,7 +151,7 @@ def test_an_int8_weight_is_one_byte_however_often_it_is_kept(tmp_path: Path) -> 
     path = tmp_path / "tiny.gguf"
     write_tiny_gguf(path, seed=1)
     engine = Engine.load(EngineConfig(model=str(path), precision="int8", max_context_tokens=96))
-    shape = engine._model.decoder.config
+    shape = engine.model.decoder.config
     cost = Anatomy(engine, _NUM_CACHED, 8, _VOCABULARY).cost(1)
     assert cost.weight_bytes == sum(_num_weights(shape))
     assert cost.kv_bytes == 22 * 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 2
@@ -163,7 +163,7 @@ def test_a_compiled_model_is_taken_apart_too(tmp_path: Path, monkeypatch: pytest
     shape = TinyShape(hidden_size=128, ffn_size=192, num_heads=2, num_kv_heads=1, own_head_dim=64)
     write_tiny_gguf(path, seed=1, shape=shape)
     engine = Engine.load(EngineConfig(model=str(path), precision="int8", max_context_tokens=96))
-    decoder, storage = engine._model.decoder, engine._model.storage
+    decoder, storage = engine.model.decoder, engine.model.storage
     if not isinstance(decoder, NativeDecoder):
         pytest.skip("the compiled kernels cannot be had here")
     subject = Anatomy(engine, _NUM_CACHED, 8, _VOCABULARY)

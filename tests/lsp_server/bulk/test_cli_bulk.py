@@ -78,6 +78,7 @@ def test_list_shows_the_holes_and_needs_no_model(filled: Desk) -> None:
     listing = json.loads(filled.run("--list", "--json", "--root", "..", "pkg", "--kind", "stubs").stdout)
     assert [row["place"] for row in listing["rows"]] == ["ws/pkg/c.py:4:5", "ws/pkg/d.py:4:5"]
     assert (listing["num_by_kind"], listing["num_files"]) == ({"stubs": 2}, 2)
+    assert filled.run("--list", "a.py").stderr == "1 stub, 1 marker in 1 file\n"
 
 
 def test_a_dry_run_prints_a_diff_and_leaves_the_files(filled: Desk) -> None:
@@ -128,6 +129,18 @@ def test_events_of_a_whole_run(filled: Desk) -> None:
     assert (engine["num_preemptions"], engine["padding_share"]) == (0, 0.02)
 
 
+def test_old_journals_of_other_workspaces_go_but_not_its_own(filled: Desk) -> None:
+    filled.run("--quiet")
+    (own,) = filled.folder.rglob("*.jsonl")
+    other = own.with_name("0123456789ab.jsonl")
+    other.write_bytes(own.read_bytes())
+    for path in (own, other):
+        os.utime(path, (10**9, 10**9))
+    done = filled.run("--quiet", mode="cannot")
+    assert done.returncode == 0, "all is in its own journal"
+    assert own.exists() and not other.exists()
+
+
 def test_quiet_says_nothing(filled: Desk) -> None:
     done = filled.run("--quiet")
     assert (done.returncode, done.stderr) == (0, "")
@@ -138,7 +151,7 @@ def test_some_failed_is_exit_code_1_with_place_and_reason(filled: Desk) -> None:
     before = filled.files()
     done = filled.run("--apply", "--max-tokens", "9", mode="length")
     assert done.returncode == 1
-    assert "✗ a.py:4:5 not finished within 9 tokens; --max-tokens allows more" in done.stderr
+    assert "✗ a.py:4:5 not finished within 9 tokens; a larger max_tokens allows more" in done.stderr
     assert "0 of 8 holes filled" in done.stderr
     assert filled.files() == before
 
@@ -148,7 +161,7 @@ def test_no_holes_is_no_error(desk: Desk, arguments: tuple[str, ...]) -> None:
     desk.write("a.py", "x = 1\n")
     done = desk.run(*arguments, mode="cannot")
     assert done.returncode == 0
-    assert "no markers or stubs in 1 files" in done.stderr
+    assert "no markers or stubs in 1 file\n" in done.stderr
     assert ("filled" in done.stdout) is (arguments == ("--apply",))
 
 

@@ -192,7 +192,7 @@ def test_a_failed_open_leaves_it_free(tmp_path: Path) -> None:
 def test_another_file_is_refused_and_not_touched(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "main.py"
     path.write_bytes(content)
-    with pytest.raises(JournalError, match=r"main.py is not a journal of Midline; name another"):
+    with pytest.raises(JournalError, match=r"main.py is not a journal of Midline; move it away, or name another"):
         Journal.open(path)
     assert path.read_bytes() == content
 

@@ -31,6 +31,8 @@ def test_python_statements(statement: str) -> None:
     [
         ("a.py", 'def f():\n    """Doc."""\n    pass\n', 'def f():\n    """Doc."""\n    @\n'),
         ("a.py", 'def f():\n    """Doc."""\n\n    pass\n', 'def f():\n    """Doc."""\n\n    @\n'),
+        ("a.py", "def f(): 'Doc.'\n\nx = 1\n", "def f():\n    'Doc.'\n    @\n\nx = 1\n"),
+        ("a.py", 'def f(): """A\n  b"""; pass\n', 'def f():\n  """A\n  b"""\n  @\n'),
         ("a.py", 'def f():\n    """Doc."""\n', 'def f():\n    """Doc."""\n    @\n'),
         ("a.py", "def f():\n    # TODO: sort\n    pass\n", "def f():\n    # TODO: sort\n    @\n"),
         ("a.py", "def f():\n    pass  # sort\n", "def f():\n    # sort\n    @\n"),

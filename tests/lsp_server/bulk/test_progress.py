@@ -51,7 +51,7 @@ def _shown(kind: str, tmp_path: Path, *, is_terminal: bool = False) -> str:
 
 def test_plain_lines(tmp_path: Path) -> None:
     lines = _shown("auto", tmp_path).splitlines()
-    assert lines[:3] == ["3 holes in 1 files", "loading tiny", "loaded in 1.5 s, 8 holes at once"]
+    assert lines[:3] == ["3 holes in 1 file", "loading tiny", "loaded in 1.5 s, 8 holes at once"]
     assert lines[3].startswith("33% (1 of 3) after 0 s; batch 3, 4 waiting, 15 tok/s written, 200 read, cache 50%")
     assert lines[4] == "✗ a:100:.py:2:5 [red] is no colour"
     assert lines[-5:-3] == ["check without fills", "check 2, with 2 fills"]

@@ -44,6 +44,15 @@ def test_a_block_ends_by_its_indentation_and_its_stops(tmp_path: Path) -> None:
     assert request.suffix == '"""  # so\n'
 
 
+@pytest.mark.parametrize(("name", "outdented"), [("a.c", "#"), ("a.hpp", "#"), ("a.cs", "#"), ("a.py", ""), ("a", "")])
+def test_lines_for_the_preprocessor_end_no_block(tmp_path: Path, name: str, outdented: str) -> None:
+    source = source_with(tmp_path, name, "f() {\n  <FILL>\n}\n")
+    for fields in ({"is_block": True}, {"is_block": False}, {"is_block": True, "stop": ("*/",)}):
+        (hole,) = marker_holes(source, **fields)
+        expected = outdented if fields == {"is_block": True} else ""
+        assert request_for(hole, _OPTIONS).sampling.outdented == expected
+
+
 def test_a_long_file_is_seen_through_windows_of_whole_lines(tmp_path: Path) -> None:
     lines = "".join(f"line_{number} = {number}\n" for number in range(2000))
     request = request_for(_hole(tmp_path, lines + "x = <FILL>\n" + lines), _OPTIONS)

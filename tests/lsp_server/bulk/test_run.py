@@ -184,7 +184,7 @@ async def test_what_never_ends_is_told_after_the_second_attempt(tmp_path: Path) 
     holes = [replace(hole, max_tokens=7) for hole in _holes(tmp_path)]
     result = await _run(holes, tmp_path / "journal", _options("length"))
     assert {(fill.state, fill.text, fill.num_attempts) for fill in result.fills} == {(FillState.FAILED, "", 2)}
-    assert {fill.reason for fill in result.fills} == {"not finished within 7 tokens; --max-tokens allows more"}
+    assert {fill.reason for fill in result.fills} == {"not finished within 7 tokens; a larger max_tokens allows more"}
 
 
 async def test_a_refused_request_fails_alone_and_is_asked_again_next_time(tmp_path: Path) -> None:

@@ -130,6 +130,100 @@ def test_stubs_that_stay_stubs(language: str) -> None:
         _bad(hole, raw, "it is still a stub")
 
 
+_UNWRITTEN = {
+    "python": (
+        "def f(a):\n    <FILL>\n",
+        ["pass", "...", "raise NotImplementedError", '"""Does it."""', "# TODO\n    pass", "pass  # soon"],
+    ),
+    "javascript": ("function f(a) {\n  <FILL>\n}\n", ['throw new Error("not implemented");', "// TODO"]),
+    "typescript": ("class A {\n  f(): number {\n    <FILL>\n  }\n}\n", ['throw new Error("Not implemented");']),
+    "go": ("package p\n\nfunc f() int {\n\t<FILL>\n}\n", ['panic("TODO")']),
+    "rust": ("fn f() -> i32 {\n    <FILL>\n}\n", ["todo!()", 'unimplemented!("later")']),
+    "java": (
+        "class A {\n    int f() {\n        <FILL>\n    }\n}\n",
+        ['throw new UnsupportedOperationException("not implemented");'],
+    ),
+    "c": ("int f() {\n    <FILL>\n}\n", ["// TODO\n    return 0;"]),
+    "cpp": ("int f() {\n    <FILL>\n}\n", ['throw std::logic_error("not implemented");']),
+}
+
+
+@pytest.mark.parametrize("language", _UNWRITTEN)
+def test_no_kind_of_hole_is_filled_with_a_stub(language: str) -> None:
+    text, raws = _UNWRITTEN[language]
+    marker = _hole(text, language=language)
+    cursor = Hole(_source(text.replace("<FILL>", ""), language), "cursors", marker.start, marker.start, is_block=True)
+    for raw in raws:
+        _bad(marker, raw, "it is still a stub")
+        _bad(cursor, raw, "it is still a stub")
+
+
+@pytest.mark.parametrize(
+    ("text", "raw"),
+    [
+        ("import abc\nclass A:\n    @abc.abstractmethod\n    def f(self):\n        <FILL>\n", "..."),
+        ("from typing import overload\n@overload\ndef f(a: int) -> int:\n    <FILL>\n", "..."),
+        ("class A(Protocol):\n    def f(self):\n        <FILL>\n", "..."),
+        ("class A:\n    <FILL>\n", "@abc.abstractmethod\n    def f(self):\n        ..."),
+        ("class A:\n    <FILL>\n", "pass"),  # no function
+        ("class A:\n    <FILL>\n", "x: int = 1\n\n    def f(self):\n        pass"),  # more than the stub
+        ("def f():\n    raise NotImplementedError(<FILL>)\n", "'later'"),  # it was one before
+        ("def f(<FILL>):\n    pass\n", "a, b"),
+        ("def f():\n    pass\n\n\nx = <FILL>\n\n\ndef g():\n    pass\n", "1"),
+        ("def f(a):\n    if a:\n        <FILL>\n    return a\n", "pass"),
+        ("def f(a):\n    <FILL>\n", "def noop():\n        pass\n    return noop"),
+        ("def f(a):\n    # nothing to do\n    <FILL>\n", "pass"),
+        ("def f(a):\n    return <FILL>\n", "..."),
+    ],
+)
+def test_what_only_looks_like_a_stub_is_good(text: str, raw: str) -> None:
+    _good(_hole(text), raw, raw)
+
+
+def test_a_fill_that_is_a_stub_as_a_whole() -> None:
+    _bad(_hole("class A:\n    <FILL>\n"), "def f(self):\n        pass", "it is still a stub")
+    _bad(_hole("class A:\n    <FILL>\n"), "@cache\n    def f(self):\n        ...", "it is still a stub")
+    exported = _hole("<FILL>\n", language="javascript")
+    _bad(exported, "export function f() {\n  throw new Error('TODO');\n}", "it is still a stub")
+
+
+def test_empty_functions_inside_a_body_are_no_stubs() -> None:
+    hole = _hole("def f(a):\n    pass\n", "stubs")
+    raw = "def noop():\n        pass\n    return a or noop"
+    _good(hole, raw, raw)
+    script = _hole(_STUBS["javascript"][0], "stubs", "javascript")
+    _good(script, "function noop() {}\n  return a || noop;", "function noop() {}\n  return a || noop;")
+
+
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_preprocessor_lines_are_inside_a_block(language: str) -> None:
+    hole = _hole(_STUBS[language][0], "stubs", language)
+    body = "#ifdef DEBUG\n    log(a);\n#else\n    trace(a);\n#endif\n    return a;"
+    _good(hole, f"check(a);\n{body}\n}}\n\nint g() {{\n    return 2;\n}}\n#endif\n", f"check(a);\n{body}")
+    for end in ("endif", "else", "elif B"):
+        inside = _hole(f"int f() {{\n#if A\n    <FILL>\n#{end}\n    b();\n#endif\n}}\n", language=language)
+        _good(inside, f"{body}\n#{end}\n    c();\n}}\n", body)
+
+
+def test_documentation_of_a_stub_is_none() -> None:
+    _good(_hole("def f(a):\n    pass\n", "docstrings"), 'What f does."""', "What f does.")
+
+
+def test_a_docstring_that_is_said_again_is_left_out() -> None:
+    raw = '"""Does  it.\n\n    Well."""\n    return a'
+    for kind, body in (("stubs", "raise NotImplementedError"), ("markers", "<FILL>"), ("markers", "# FILL")):
+        for above in ('"""Does it.\n\n    Well.\n    """', '"""Does it.\n\n    Well."""'):
+            hole = _hole(f"def f(a):  # why\n    {above}\n    {body}\n", kind)
+            _good(hole, raw, "return a")
+            _good(hole, "\n    r" + raw, "return a")
+            _good(hole, raw.replace("it", "this"), raw.replace("it", "this"))
+            _bad(hole, '"""Does it. Well."""', "the model said nothing")
+    one_line = _hole("def f(a): 'Does it.'\n", "stubs")
+    _good(one_line, "'Does it.'\n    return a", "return a")
+    _good(_hole('x = (\n    "-"\n    <FILL>\n)\n'), '"-"', '"-"')  # no docstring
+    _good(_hole('def f(a):\n    """A."""\n    a += 1\n    <FILL>\n'), '"""A."""', '"""A."""')
+
+
 def test_a_function_on_one_line_ends_where_its_bracket_closes() -> None:
     """Also where the model goes on so that all brackets match again; but a bracket may belong to a string."""
     hole = Hole(_source("function f() { X }\n", "javascript"), "k", 15, 16, is_block=True)
@@ -143,7 +237,9 @@ def test_docstrings() -> None:
     hole = _hole("def f(a):\n    return a\n", "docstrings")
     _good(hole, "What f does: (a) :-)", "What f does: (a) :-)")
     _good(hole, 'Title.\n\n    More.\n    """\n    return a', "Title.\n\n    More.\n    ")
-    _good(hole, 'Title """\n', "Title ")
+    _good(hole, 'Title """\n', "Title")  # nobody puts spaces in front of the quotes
+    _good(hole, 'He said "yes" """\n', 'He said "yes" ')  # unless they are needed
+    _good(hole, 'Title.\n\n    More. \t"""', "Title.\n\n    More.")
     _good(hole, 'He said "yes" to it', 'He said "yes" to it')
     _bad(hole, 'He said "yes"', "it breaks the file's syntax")
     above = _hole("package p\n\nfunc Run() {}\n", "docstrings", "go")

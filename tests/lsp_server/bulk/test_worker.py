@@ -69,7 +69,7 @@ async def test_a_killed_process_is_one_line_with_the_remedy() -> None:
             await _results(engine, 200, num_chars=20_000)
     assert str(caught.value) == (
         "the bulk engine was killed by signal 9, as when memory runs out;"
-        " with --max-batch or engine.max_memory_mb it needs less; run the same command again to go on"
+        " a smaller max_batch or engine.max_memory_mb needs less; run the same command again to go on"
     )
 
 

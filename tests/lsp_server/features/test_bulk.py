@@ -1,6 +1,7 @@
 """Bulk completion from an editor, with a scripted engine: what is found, filled, shown, refused, applied."""
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,7 @@ class TestRun:
         percentages = [report["percentage"] for report in reports]
         assert percentages == sorted(percentages)
         assert len({*percentages}) > 3
-        assert any(report["message"].endswith(" of 23") for report in reports)
+        assert any(report["message"].endswith(" of 23 holes") for report in reports)
         assert last["message"] == "23 of 23 holes filled"
 
     async def test_the_button_cancels_and_what_is_filled_is_kept(self, root: Path) -> None:
@@ -198,6 +199,41 @@ class TestRun:
             assert (applied["applied"], applied["num_fills"]) == (True, review["num_filled"])
             with Journal.open(default_path(root)) as journal:
                 assert len(journal) >= review["num_filled"]
+
+    async def test_the_status_tells_of_a_run_until_its_fills_are_applied(self, root: Path) -> None:
+        _many(root)
+        async with bulk_editor(root, mode="slow:100") as (editor, _):
+            await editor.initialize()
+
+            async def line() -> str:
+                params = {"command": "midline.server.showStatus"}
+                status = await editor.session.result("workspace/executeCommand", params)
+                assert isinstance(status["bulk"], str)
+                return str(status["bulk"])
+
+            assert await line() == ""
+            await editor.command("start")
+            deadline_s = time.monotonic() + 30
+            while re.fullmatch(r"bulk: [1-9]\d* of 23 holes(, \d+ failed)?", said := await line()) is None:
+                assert re.fullmatch(r"bulk: (loading \S*tiny.gguf|0 of 23 holes)", said)
+                assert time.monotonic() < deadline_s
+                await asyncio.sleep(0.01)
+            filled = (await editor.command("cancel"))["num_filled"]
+            waiting = f"bulk: {filled} of 23 holes filled; not applied yet"
+            assert await line() == waiting
+            editor.accepts = False
+            await editor.command("apply")
+            assert await line() == waiting
+            editor.accepts = True
+            await editor.command("apply")
+            assert await line() == ""
+
+    async def test_the_status_says_nothing_of_a_run_without_fills(self, root: Path) -> None:
+        async with bulk_editor(root, mode="length") as (editor, _):
+            await editor.initialize()
+            assert (await _filled(editor))["num_failed"] == 3
+            status = await editor.session.result("workspace/executeCommand", {"command": "midline.server.showStatus"})
+            assert status["bulk"] == ""
 
     async def test_cancel_is_a_command_too(self, root: Path) -> None:
         async with bulk_editor(root, mode="silent") as (editor, _):
@@ -232,7 +268,7 @@ class TestRun:
     async def test_no_holes(self, root: Path) -> None:
         async with bulk_editor(root) as (editor, _):
             await editor.initialize()
-            message = "no docstrings in 1 files of ws"
+            message = "no docstrings in 1 file of ws"
             assert await editor.error("start", kinds=["docstrings"], paths=["b.py"]) == (INVALID_PARAMS, message)
 
     @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ async def test_off_means_nothing_is_started() -> None:
         await running.session.result("workspace/executeCommand", {"command": "midline.server.restartEngine"})
         status = await running.session.result("workspace/executeCommand", {"command": "midline.server.showStatus"})
         (recent,) = status.pop("recent")
-        assert status == {"state": "disabled", "model": "scripted", "message": ""}
+        assert status == {"state": "disabled", "model": "scripted", "message": "", "bulk": ""}
         assert (recent["outcome"], recent["source"], recent["prompt_tokens"]) == ("disabled", "none", 0)
         assert (backend.num_starts, backend.num_restarts, backend.requests) == (0, 0, [])
 

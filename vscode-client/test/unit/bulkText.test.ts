@@ -17,11 +17,12 @@ const REVIEW: BulkReview = {
 const APPLIED: BulkApplied = { applied: true, num_fills: 1, num_files: 1, reason: "", conflicts: [] };
 
 test("only kinds of which there are any can be chosen, and documentation is not chosen for the user", () => {
-  const choices = kindChoices({ num_files: 3, num_by_kind: { docstrings: 4, markers: 2 } });
+  const choices = kindChoices({ num_files: 3, num_by_kind: { docstrings: 4, markers: 2, stubs: 1 } });
   assert.deepEqual(
     choices.map(({ label, name, picked }) => [label, name, picked]),
     [
       ["2 markers", "markers", true],
+      ["1 stub", "stubs", true],
       ["4 docstrings", "docstrings", false],
     ],
   );
