@@ -20,8 +20,8 @@ class BlockMemory(Protocol):
     def clear(self, blocks: list[int]) -> None:
         """Make new blocks finite: what is masked in attention is multiplied by zero, which NaN survives."""
 
-    def copy(self, source: int, target: int, num_tokens: int) -> None:
-        """Copy the first tokens of one block into another."""
+    def copy(self, source: int, target: int) -> None:
+        """Copy one block into another, with whatever stands behind the tokens that are wanted."""
 
 
 @dataclass(eq=False)
@@ -97,7 +97,7 @@ class KVCache:
             self._retain(tail.block)  # it must not be evicted before it is copied
             fresh = self._allocate(count, may_take_sessions)
             if fresh is not None:
-                self.memory.copy(tail.block, fresh[0], num_tail_tokens)
+                self.memory.copy(tail.block, fresh[0])
             self._release(tail.block)
         if fresh is None:  # without the tail there may be room
             num_tail_tokens = 0

@@ -36,7 +36,10 @@ class KVStorage:
         return self._blocks.numel() * self._blocks.element_size()
 
     def addresses(self, layer: int) -> tuple[int, int]:
-        """Where a layer's keys and values begin in memory: each ``[blocks, block tokens, kv_heads, head_dim]``."""
+        """Where a layer's keys and values begin in memory: blocks one after the other, each laid out by whoever asks.
+
+        ``write`` and ``read`` lay out a block as ``[block tokens, kv_heads, head_dim]``.
+        """
         half = self._blocks.stride(1) * self._blocks.element_size()
         keys = self._blocks.data_ptr() + 2 * layer * half
         return keys, keys + half
@@ -50,9 +53,9 @@ class KVStorage:
         if blocks:
             self._blocks.index_fill_(2, torch.tensor(blocks, device=self._blocks.device), value)
 
-    def copy(self, source: int, target: int, num_tokens: int) -> None:
-        """Copy the first tokens of one block into another, in every layer."""
-        self._blocks[:, :, target, :num_tokens] = self._blocks[:, :, source, :num_tokens]
+    def copy(self, source: int, target: int) -> None:
+        """Copy one block into another, in every layer, however it is laid out."""
+        self._blocks[:, :, target] = self._blocks[:, :, source]
 
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store ``[rows, kv_heads, head_dim]``; ``rows`` are block numbers times ``block_tokens`` plus offsets."""

@@ -38,8 +38,8 @@ class NativeRig:
         self.forget()
 
     def forget(self) -> None:
-        """Whoever reads what was not written since reads NaN."""
-        self.storage.fill(list(range(self.storage._blocks.shape[2])), torch.nan)
+        """Whoever reads what was not written since reads what would change everything, were its weight not 0."""
+        self.storage.fill(list(range(self.storage._blocks.shape[2])), 1e30)
 
     def start(self, *spans: Span) -> NativePass:
         return self.decoder.start(list(spans), self.storage)

@@ -60,7 +60,10 @@ class NativeDecoder:
         self._workspace = Workspace(config, 0)
 
     def start(self, spans: list[Span], storage: KVStorage) -> "NativePass":
-        """A forward pass over ``spans`` that has computed nothing yet. Raises ``ValueError`` for what would crash."""
+        """A forward pass over ``spans`` that has computed nothing yet. Raises ``ValueError`` for what would crash.
+
+        Keys and values are laid out as ``attention.h`` says; whatever else stands in their blocks must be finite.
+        """
         if storage.block_tokens != BLOCK_TOKENS or storage.dtype != torch.bfloat16:
             raise ValueError(f"keys and values must be bfloat16 in blocks of {BLOCK_TOKENS}")
         last = max(span.end for span in spans)

@@ -65,7 +65,14 @@ static inline void turn(const float* x, const float* cos, const float* sin, int6
     }
 }
 
-static void place_heads(const Shape& shape, const Pass& pass, bf16* keys, bf16* values) {
+// Numbers i, i + 1 … of a token to the place in its block that attention.h wants: of values every second.
+static inline void place_value(__m512 v, int64_t token, int32_t* pairs) {
+    const __m512i wide = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+    if (token % 2) _mm512_mask_storeu_epi16(pairs, 0xAAAAAAAA, _mm512_slli_epi32(wide, 16));
+    else _mm512_mask_storeu_epi16(pairs, 0x55555555, wide);
+}
+
+static void place_heads(const Shape& shape, const Pass& pass, int32_t* keys, int32_t* values) {
     const int64_t dim = shape.head_dim, half = dim / 2, kv = shape.num_kv_heads;
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < pass.num_rows; row++) {
@@ -73,16 +80,24 @@ static void place_heads(const Shape& shape, const Pass& pass, bf16* keys, bf16* 
         const float *cos = pass.cos + pass.positions[row] * half, *sin = pass.sin + pass.positions[row] * half;
         bf16* queries = pass.work.queries + row * shape.num_heads * dim;
         for (int64_t h = 0; h < shape.num_heads; h++, from += dim) turn(from, cos, sin, half, queries + h * dim);
-        const int64_t at = pass.storage_rows[row] * kv * dim;
-        for (int64_t h = 0; h < kv; h++, from += dim) turn(from, cos, sin, half, keys + at + h * dim);
-        for (int64_t d = 0; d < kv * dim; d += 16) store_bf16(values + at + d, _mm512_loadu_ps(from + d));
+        const int64_t token = pass.storage_rows[row] % BLOCK;
+        const int64_t at = pass.storage_rows[row] / BLOCK * kv * dim * BLOCK / 2;
+        alignas(64) int32_t turned[64];
+        for (int64_t h = 0; h < kv; h++, from += dim) {
+            turn(from, cos, sin, half, reinterpret_cast<bf16*>(turned));
+            for (int64_t i = 0; i < half; i++) keys[at + (h * half + i) * BLOCK + token] = turned[i];
+        }
+        for (int64_t h = 0; h < kv; h++, from += dim)
+            for (int64_t d = 0; d < dim; d += 16)
+                place_value(_mm512_loadu_ps(from + d), token, values + at + (h * BLOCK + token) / 2 * dim + d);
     }
 }
 
 template <int D>
-static void attend_heads(const Shape& shape, const Pass& pass, const bf16* keys, const bf16* values) {
+static void attend_heads(const Shape& shape, const Pass& pass, const int32_t* keys, const int32_t* values) {
     const int64_t per_row = shape.num_heads / shape.num_kv_heads, most_rows = MOST_QUERIES / per_row;
-    const int64_t width = shape.num_heads * D, stride = shape.num_kv_heads * D;
+    const int64_t width = shape.num_heads * D;
+    const int64_t block = D * BLOCK / 2, stride = shape.num_kv_heads * block;
     for (int64_t i = 0; i < pass.num_sequences; i++) {
         const Sequence& sequence = pass.sequences[i];
         const int64_t parts = (sequence.num_rows + most_rows - 1) / most_rows;
@@ -95,14 +110,14 @@ static void attend_heads(const Shape& shape, const Pass& pass, const bf16* keys,
             const Queries queries{pass.work.queries + row * width + column, width, end - first, per_row,
                                   sequence.first_position + first};
             Scratch<D> scratch;
-            attend<D>(queries, {keys + head * D, stride}, {values + head * D, stride}, sequence.blocks,
+            attend<D>(queries, {keys + head * block, stride}, {values + head * block, stride}, sequence.blocks,
                       pass.work.attended + row * width + column, width, scratch);
         }
     }
 #pragma omp barrier
 }
 
-static void attend_all(const Shape& shape, const Pass& pass, const bf16* keys, const bf16* values) {
+static void attend_all(const Shape& shape, const Pass& pass, const int32_t* keys, const int32_t* values) {
     if (shape.head_dim == 64) attend_heads<64>(shape, pass, keys, values);
     else attend_heads<128>(shape, pass, keys, values);
 }
@@ -110,7 +125,8 @@ static void attend_all(const Shape& shape, const Pass& pass, const bf16* keys, c
 extern "C" {
 
 // x[rows, hidden] through one layer; writes the rows' keys and values.
-void midline_layer(const Shape* shape, const Layer* layer, const Pass* pass, float* x, bf16* keys, bf16* values) {
+void midline_layer(const Shape* shape, const Layer* layer, const Pass* pass, float* x, int32_t* keys,
+                   int32_t* values) {
     const int64_t heads = shape->num_heads + 2 * shape->num_kv_heads;
     const Workspace& work = pass->work;
 #pragma omp parallel num_threads(pass->num_threads)
@@ -129,7 +145,7 @@ void midline_layer(const Shape* shape, const Layer* layer, const Pass* pass, flo
 }
 
 // The attention of one layer alone, for measuring.
-void midline_attention(const Shape* shape, const Pass* pass, const bf16* keys, const bf16* values) {
+void midline_attention(const Shape* shape, const Pass* pass, const int32_t* keys, const int32_t* values) {
 #pragma omp parallel num_threads(pass->num_threads)
     attend_all(*shape, *pass, keys, values);
 }

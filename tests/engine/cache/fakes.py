@@ -26,9 +26,9 @@ class SlotMemory:
         for block in blocks:
             self.fill(block, CLEARED)
 
-    def copy(self, source: int, target: int, num_tokens: int) -> None:
+    def copy(self, source: int, target: int) -> None:
         assert source != target
-        self.slots[target][:num_tokens] = self.slots[source][:num_tokens]
+        self.slots[target] = list(self.slots[source])
 
     def fill(self, block: int, slot: Slot) -> None:
         self.slots[block] = [slot] * self.block_tokens
