@@ -80,8 +80,13 @@ class _Passes:
         return self._seconds(num_sequences, self._context_tokens, 1)
 
     def prefill_s(self, num_rows: int) -> float | None:
-        """Of a pass over a prompt of so many tokens; None where it is longer than the context."""
-        return self._seconds(1, num_rows, num_rows) if num_rows <= self._context_limit else None
+        """Of a pass over prompts that have so many tokens together; None where the cache does not hold them.
+
+        All are equally long, however many: one that is longer has more for attention to read, which would come in
+        smaller pieces just as well.
+        """
+        num_tokens = min(_CHUNKS[0], self._context_limit)
+        return self._seconds(num_rows // num_tokens, num_tokens, num_tokens)
 
     def _seconds(self, num_sequences: int, num_tokens: int, num_rows: int) -> float | None:
         token_ids = [0] * num_tokens
