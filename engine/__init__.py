@@ -3,4 +3,4 @@
 Importing this package, and every module marked *light* in its docstring, does not import torch.
 """
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"

@@ -21,6 +21,7 @@ from engine.errors import MidlineError, ServiceError
 from engine.machine.priority import give_way
 
 Say = Callable[[Said], None]
+_NUM_MEASURES = 3
 
 
 def main() -> int:
@@ -102,7 +103,9 @@ def _run(start: Start, inbox: "queue.SimpleQueue[Item | Exception | None]", say:
     )
     runner = Runner(engine, limits, inbox, say, is_sorted=start.is_sorted)
     runner.run()
-    say(runner.counts.summary(measure_product()[1] * 1e12 if info.device == "cpu" else None))
+    # more than once: whatever else runs at that moment makes it less
+    product_tops = max(measure_product()[1] for _ in range(_NUM_MEASURES)) if info.device == "cpu" else None
+    say(runner.counts.summary(product_tops and product_tops * 1e12))
 
 
 if __name__ == "__main__":

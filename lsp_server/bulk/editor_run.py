@@ -57,7 +57,7 @@ class Job:
     place: Place
     engine: EngineConfig
     requests: RequestOptions = field(default_factory=RequestOptions)
-    context_chars: int = 2000
+    context_chars: int = 0
     max_batch: int = 0
     is_sequential: bool = False
     worker_command: Sequence[str] = field(default_factory=lambda: worker.COMMAND)

@@ -67,8 +67,8 @@ class BulkOptions:
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of one fill.", rich_help_panel=_HOW)] = 256
     context_chars: Annotated[
         int,
-        typer.Option(min=0, help="Characters of other files that the model sees; 0 is none.", rich_help_panel=_HOW),
-    ] = 2000
+        typer.Option(min=0, help="Characters of other files that the model sees, such as 2000.", rich_help_panel=_HOW),
+    ] = 0
     sequential: Annotated[
         bool,
         typer.Option("--sequential", help="A hole sees the fills before it in its file. Slower.", rich_help_panel=_HOW),

@@ -37,7 +37,7 @@ class SelectArguments:
 class StartArguments(SelectArguments):
     """The same, and how to fill."""
 
-    context_chars: int = 2000
+    context_chars: int = 0
     max_batch: int = 0
     seed: int = 0
     sequential: bool = False
