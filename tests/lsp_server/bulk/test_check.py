@@ -34,7 +34,7 @@ def test_what_is_kept_passes_without_what_is_taken_back(
     events: list[Checking] = []
     check = Check(_COMMAND, tmp_path, events.append)  # type: ignore[arg-type]
     check.try_without_fills(["a.py", "b.py"])
-    with one_step(tmp_path / "log") as step:
+    with one_step(tmp_path / "log", pytest.fail) as step:
         outcome, _ = check.keep_passing(fills, step)
     assert tuple(each.state for each in outcome) == states
     assert len(events) == num_runs

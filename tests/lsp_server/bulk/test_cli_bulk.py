@@ -359,6 +359,22 @@ def test_a_kill_between_two_files_ends_as_if_it_had_not_been(filled: Desk, num_w
     assert filled.files() == twin.files()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="has no SIGKILL")
+def test_what_a_killed_run_wrote_and_cannot_be_taken_back_yet_is_told(filled: Desk) -> None:
+    filled.run("--apply", MIDLINE_TEST_DIE_AT_WRITE="4")
+    (log,) = filled.folder.rglob("*.undo")
+    kept = log.read_bytes()
+    log.unlink()
+    log.mkdir()
+    done = filled.run("--apply")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"midline: cannot use {log}: ")
+    log.rmdir()
+    log.write_bytes(kept)
+    assert filled.run("--apply").returncode == 0
+    assert not log.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(os.name == "nt", reason="has no SIGKILL")
