@@ -198,6 +198,23 @@ def num_errors(language: str, text: str) -> int | None:
     return count
 
 
+def multiline_strings(language: str, text: str) -> list[tuple[int, int]]:
+    """Where the string literals that go over several lines begin and end, in characters; without a grammar, none."""
+    syntax = parse(language, text)
+    if syntax is None:
+        return []
+    places, nodes = list[tuple[int, int]](), [syntax.root]
+    while nodes:
+        node = nodes.pop()
+        if node.start_point.row == node.end_point.row:
+            continue
+        if "string" in node.type and node.type != "concatenated_string":
+            places.append((syntax.start(node), syntax.end(node)))
+        else:
+            nodes += reversed(node.children)
+    return places
+
+
 _of_thread = threading.local()
 
 

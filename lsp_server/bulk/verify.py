@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from engine.textstream import TextStream
-from lsp_server.bulk.grammars import num_errors
+from lsp_server.bulk.grammars import multiline_strings, num_errors
 from lsp_server.bulk.holes import Hole, KindOptions
 from lsp_server.bulk.kinds.markers import find_markers
 from lsp_server.bulk.kinds.stubs import leaves_stub
@@ -33,6 +33,7 @@ _BY_TABS, _BY_SPACES = re.compile(r"^ *\t", re.MULTILINE), re.compile(r"^  +(?!\
 _DOCSTRING = re.compile(r"""\s*[rRuU]?(?P<literal>(?P<quotes>\"{3}|'{3}|["']).*?(?P=quotes))""", re.DOTALL)
 _OPENED = re.compile(r":[ \t]*(?:#[^\n]*)?\s*[rRuU]?\Z")
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?P<word>if(?:n?def)?|el\w+|endif)\b", re.MULTILINE)
+_SPACES_BEFORE_LINE_END = re.compile(r"[ \t]\n")
 _SPACES_AT_END = re.compile(r"(?<=\S)[ \t]+\Z")
 # What could stand in a hole at least; a file has no fewer errors than with the best of these.
 _PLACEHOLDERS = ("", "x", "x;", "x,")
@@ -124,7 +125,7 @@ def _within_brackets(text: str) -> list[str]:
 
 
 def _judged(hole: Hole, text: str, place: Place) -> Verdict:
-    fill = trim_trailing(text, place)
+    fill = trim_trailing(text, place, _strings_in(hole, text))
     if place.situation.line_suffix[:1].isspace():
         fill = fill.rstrip()
     if not fill.strip():
@@ -132,6 +133,15 @@ def _judged(hole: Hole, text: str, place: Place) -> Verdict:
     if cut_repetition(fill, place) != fill:
         return Verdict(fill, "it repeats itself")
     return Verdict(fill, next(filter(None, (check(hole, fill) for check in _CHECKS)), ""))
+
+
+def _strings_in(hole: Hole, text: str) -> list[tuple[int, int]]:
+    """Where the text has strings in which spaces at a line's end are part of the value."""
+    if hole.stop or not _SPACES_BEFORE_LINE_END.search(text):  # what has a stop is for people to read
+        return []
+    num_before = len(hole.prefix)
+    found = multiline_strings(hole.source.language, hole.filled(text))
+    return [(start - num_before, end - num_before) for start, end in found]
 
 
 def _at_cursor(text: str, place: Place) -> str:

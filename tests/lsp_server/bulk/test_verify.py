@@ -278,6 +278,31 @@ def test_nothing(raw: str) -> None:
     _bad(_hole("x = <FILL>\n"), raw, "the model said nothing")
 
 
+@pytest.mark.parametrize(
+    ("text", "language", "raw", "fill"),
+    [
+        (
+            "def f():\n    <FILL>\n",
+            "python",
+            'a = 1  \n    b = """  \n    é  \n    """  \n    return b  \n',
+            'a = 1\n    b = """  \n    é  \n    """\n    return b',
+        ),
+        ("é = 1\nx = '''\n<FILL>\n'''\n", "python", "a  ", "a"),
+        ("function f() {\n  <FILL>\n}\n", "javascript", "return `  \n  a \n  `; \n", "return `  \n  a \n  `;"),
+        ("func f() {\n\t<FILL>\n}\n", "go", "x := `a \n\t\tb`  \n\tg(x)", "x := `a \n\t\tb`\n\tg(x)"),
+    ],
+)
+def test_spaces_at_line_ends_stay_where_they_are_part_of_a_string(
+    text: str, language: str, raw: str, fill: str
+) -> None:
+    _good(_hole(text, language=language), raw, fill)
+
+
+def test_spaces_at_line_ends_of_a_docstring_go() -> None:
+    hole = _hole("def f(a):\n    return a\n", "docstrings")
+    assert "More.\n" in verify(hole, "Say a.  \n\n    More.  \n    It is a.").text
+
+
 def test_what_follows_already() -> None:
     _bad(_hole("def f(a):\n    <FILL>\n    return a\n"), "return a\n", "it only repeats what follows")
     _bad(_hole("f(a<FILL>)\n"), ")", "it only repeats what follows")
