@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from engine.errors import RequestError
+from engine.literals import FAMILIES
 
 
 class Lane(str, Enum):
@@ -62,6 +63,12 @@ class SamplingParams:
     """Generation ends at the first non-blank line indented less than this many columns; 0 is off."""
     outdented: str = ""
     """A line that begins with this ends nothing, however it is indented: ``#`` where lines are for a preprocessor."""
+    has_labels: bool = False
+    """A label alone on its line ends nothing either, if what follows it does not: those of C stand in the first
+    column."""
+    literals: str = ""
+    """A family of ``engine.literals``: a line that begins inside a string of its languages ends nothing. The text must
+    not begin inside one. Empty: no string goes over lines."""
     stop_repetition: bool = False
     """Generation ends where the text runs in circles; see ``engine.repetition``."""
 
@@ -74,6 +81,8 @@ class SamplingParams:
         limit = self.time_limit_ms
         _check("time_limit_ms", limit, limit is None or limit >= 0.0, "at least 0, or absent")
         _check("min_indent", self.min_indent, self.min_indent >= 0, "at least 0")
+        known = f"one of {', '.join(FAMILIES)}, or empty"
+        _check("literals", self.literals, not self.literals or self.literals in FAMILIES, known)
         _check("stop", self.stop, all(self.stop), "a list of non-empty strings")
 
 

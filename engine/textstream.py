@@ -5,9 +5,14 @@ know tokens.
 """
 
 import codecs
+import re
 
+from engine.literals import FAMILIES, Span
 from engine.repetition import Repetition
 from engine.request import FinishReason, SamplingParams
+
+_LABEL = re.compile(r"(?!(?:default|public|private|protected)\b)[^\W\d]\w*[ \t]*:")
+_START_OF_LABEL = re.compile(r"[^\W\d]\w*[ \t]*:?")
 
 
 class TextStream:
@@ -22,6 +27,8 @@ class TextStream:
         self._pending = ""
         self._line = ""  # what has been handed out of the last line
         self._is_first_line = True
+        self._inside: Span | None = None  # what the last line begins in
+        self._undecided = ""  # a label, if it is one, and blank lines behind it
         self._repetition = Repetition() if params.stop_repetition else None
         self.finish_reason: FinishReason | None = None
         self.stop_string = ""
@@ -40,7 +47,7 @@ class TextStream:
             held = self._num_held()
             text = self._pending[: len(self._pending) - held]
             self._pending = self._pending[len(text) :]
-        text = self._cut_by_lines(text, elapsed_ms)
+        text = self._cut_by_lines(text, elapsed_ms, is_last=bool(found))
         if self._repetition is not None and self._repetition.push(text) and self.finish_reason is None:
             self.finish_reason = FinishReason.REPETITION
         return text
@@ -48,7 +55,7 @@ class TextStream:
     def flush(self) -> str:
         """The text held back, once generation has ended for another reason."""
         text, self._pending = self._pending + self._decoder.decode(b"", final=True), ""
-        return self._cut_by_lines(text, 0.0)
+        return self._cut_by_lines(text, 0.0, is_last=True)
 
     def _num_held(self) -> int:
         """Characters at the end that may be the start of a stop string."""
@@ -59,31 +66,54 @@ class TextStream:
                 return length
         return 0
 
-    def _cut_by_lines(self, text: str, elapsed_ms: float) -> str:
+    def _cut_by_lines(self, text: str, elapsed_ms: float, is_last: bool = False) -> str:
         """Apply the rules that look at lines: the time limit at a line's end, the indentation at its start."""
-        limit, min_indent = self._params.time_limit_ms, self._params.min_indent
-        if limit is None and not min_indent:
+        if self._params.time_limit_ms is None and not self._params.min_indent:
             return text
-        kept = 0
-        for line in _lines(text):
-            self._line += line
-            if min_indent and not self._is_first_line and self._is_outside(self._line):
-                self.finish_reason, self.stop_string = FinishReason.STOP, ""
-                break
-            kept += len(line)
-            if line.endswith("\n"):
-                self._line, self._is_first_line = "", False
-                if limit is not None and elapsed_ms > limit:
+        text, before = self._undecided + text, self._line
+        kept = at = 0
+        for piece in _lines(text):
+            line, before = before + piece, ""
+            at += len(piece)
+            if self._is_outside(line):
+                if not self._may_be_label(line, is_last):
+                    self.finish_reason, self.stop_string = FinishReason.STOP, ""
+                    break
+            elif line.strip() or kept == at - len(piece):
+                kept = at
+                if self._is_over(line, elapsed_ms):
                     self.finish_reason = self.finish_reason or FinishReason.TIME
                     break
+        else:
+            kept = at if is_last else kept
+        self._undecided = text[kept:]
         return text[:kept]
+
+    def _is_over(self, line: str, elapsed_ms: float) -> bool:
+        """Take a line of which all or the start is handed out; whether it was the last in time."""
+        if not line.endswith("\n"):
+            self._line = line
+            return False
+        self._line, self._is_first_line = "", False
+        if self._params.literals:
+            self._inside = FAMILIES[self._params.literals].after(line, self._inside)
+        return self._params.time_limit_ms is not None and elapsed_ms > self._params.time_limit_ms
 
     def _is_outside(self, line: str) -> bool:
         """Whether a line, of which at least the start is known, is indented less than a block's lines must be."""
+        if self._is_first_line or (self._inside is not None and self._inside.is_string):
+            return False
         content = line.lstrip(" \t")
         indent = len(line[: len(line) - len(content)].expandtabs(4))
         is_free = bool(self._params.outdented) and content.startswith(self._params.outdented)
         return bool(content.strip()) and indent < self._params.min_indent and not is_free
+
+    def _may_be_label(self, line: str, is_whole: bool) -> bool:
+        """Whether a line, of which at least the start is known, can be a label: what follows decides what it ends."""
+        if not self._params.has_labels:
+            return False
+        is_whole = is_whole or line.endswith("\n")
+        return bool((_LABEL if is_whole else _START_OF_LABEL).fullmatch(line.strip()))
 
 
 def _lines(text: str) -> list[str]:

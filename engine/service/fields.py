@@ -95,7 +95,7 @@ class Fields:
         """One of some strings; the first when it is absent."""
         value = self.text(name, values[0])
         if value not in values:
-            raise FieldError(self._where + name, f"must be {' or '.join(values)}")
+            raise FieldError(self._where + name, f"must be {' or '.join(value or 'empty' for value in values)}")
         return value
 
     def objects(self, name: str) -> "list[Fields]":

@@ -1,9 +1,9 @@
 """OpenAI's ``/v1/completions`` in plain data: request body in, answer bodies out. Light and pure.
 
-The extra fields ``min_indent``, ``outdented``, ``stop_repetition``, ``time_limit_ms``, ``ignore_eos``, ``lane``,
-``session``, ``deadline_ms``, ``draft``, ``corpus``, ``anchor``, ``use_cache``, ``heal``, ``use_drafts``,
-``midline_extra`` and ``return_token_ids`` are ours; so is the block ``midline``: the counts so far, and beside the
-finish reason also our own reason and the times.
+The extra fields ``min_indent``, ``outdented``, ``has_labels``, ``literals``, ``stop_repetition``, ``time_limit_ms``,
+``ignore_eos``, ``lane``, ``session``, ``deadline_ms``, ``draft``, ``corpus``, ``anchor``, ``use_cache``, ``heal``,
+``use_drafts``, ``midline_extra`` and ``return_token_ids`` are ours; so is the block ``midline``: the counts so far, and
+beside the finish reason also our own reason and the times.
 """
 
 import json
@@ -14,6 +14,7 @@ from dataclasses import asdict
 
 from engine.errors import RequestError
 from engine.info import EngineInfo
+from engine.literals import FAMILIES
 from engine.request import (
     CompletionRequest,
     Delta,
@@ -149,6 +150,8 @@ def _sampling(body: Mapping[str, object], fields: Fields) -> SamplingParams:
         time_limit_ms=fields.number("time_limit_ms", 0.0) if has_limit else None,
         min_indent=fields.integer("min_indent", _DEFAULTS.min_indent),
         outdented=fields.text("outdented", ""),
+        has_labels=fields.flag("has_labels"),
+        literals=fields.choice("literals", ["", *FAMILIES]),
         stop_repetition=fields.flag("stop_repetition"),
     )
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lsp_server.bulk.apply import FileOutcome
+from lsp_server.bulk.apply import FileOutcome, FileState
 from lsp_server.bulk.events import Checking, Event
 from lsp_server.bulk.fills import Fill, FillState
 from lsp_server.bulk.undo import Step
@@ -52,7 +52,7 @@ class Check:
         trial = _Trial(list(fills), step)
         trial.write(trial.good())
         groups: dict[str, list[int]] = {}
-        for index in sorted(trial.good()):
+        for index in sorted(trial.written):  # of the others a check says nothing
             groups.setdefault(self._for_file(fills[index].hole.source.relative), []).append(index)
         before: set[int] = set()
         while trial.kept != before:  # what was taken back may have been needed by what had passed
@@ -113,23 +113,43 @@ class _Trial:
 
     def __init__(self, fills: list[Fill], step: Step) -> None:
         self.kept: set[int] = set()
-        """By their place in ``fills``."""
+        """Those that should be in the files, by their place in ``fills``."""
+        self.written: set[int] = set()
+        """Those that are."""
         self._fills = fills
         self._step = step
-        self._outcomes: list[FileOutcome] = []
+        self._outcomes: dict[str, FileOutcome] = {}
 
     def good(self) -> set[int]:
         """Those that a check can say something about."""
         return {index for index, fill in enumerate(self._fills) if fill.state is FillState.FILLED}
 
     def write(self, kept: set[int]) -> None:
-        """Make the files hold these and no others."""
+        """Make the files hold these and no others, as far as they can be written."""
         self.kept = kept
-        self._outcomes = self._step.write(self._with_others_reverted(""))
+        # a check that formats what it checks does no harm as long as nothing has to be taken back
+        to_change = {self._file_of(index) for index in self.written ^ kept}
+        fills = [fill for fill in self._with_others_reverted("") if fill.hole.source.relative in to_change]
+        for outcome in self._step.write(fills) if fills else ():
+            self._outcomes[outcome.relative] = outcome
+            if outcome.state in (FileState.WRITTEN, FileState.UNCHANGED):
+                in_file = {index for index in self.good() if self._file_of(index) == outcome.relative}
+                self.written = (self.written - in_file) | (kept & in_file)
 
     def outcome(self, command: str) -> tuple[list[Fill], list[FileOutcome]]:
-        """All fills, with the reason of those that were taken back; and what became of the files."""
-        return self._with_others_reverted(f"the check fails with it: {command}"), self._outcomes
+        """All fills, with the reason of those that were to be taken back; and what became of the files."""
+        fills = self._with_others_reverted(f"the check fails with it: {command}")
+        for index in self.written - self.kept:
+            if not fills[index].hole.source.path.exists():
+                continue
+            reason = "the check fails with it, but it could not be taken back"
+            fills[index] = replace(fills[index], state=FillState.FAILED, reason=reason)
+            file = self._file_of(index)
+            self._outcomes[file] = replace(self._outcomes[file], reason=_still_there(file, self._outcomes[file]))
+        return fills, list(self._outcomes.values())
+
+    def _file_of(self, index: int) -> str:
+        return self._fills[index].hole.source.relative
 
     def _with_others_reverted(self, reason: str) -> list[Fill]:
         others = self.good() - self.kept
@@ -137,6 +157,15 @@ class _Trial:
             replace(fill, state=FillState.REVERTED, reason=reason) if index in others else fill
             for index, fill in enumerate(self._fills)
         ]
+
+
+def _still_there(file: str, outcome: FileOutcome) -> str:
+    if outcome.state is not FileState.CONFLICT:
+        return outcome.reason
+    return (
+        f"{file} was changed while the check ran, perhaps by it, so that fills with which it fails are still there;"
+        " put the file back, and let the check change none"
+    )
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

@@ -3,11 +3,9 @@
 ``SourceText.text`` has other line ends than the file and no byte order mark; this is where both meet again.
 """
 
-import contextlib
 import hashlib
 import os
 import re
-import secrets
 import shutil
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from lsp_server.bulk.fills import Fill, FillState
 from lsp_server.bulk.holes import SourceText
+from lsp_server.bulk.partial import partial_file
 from lsp_server.errors import FileConflictError
 
 _BOM = "\ufeff"
@@ -91,17 +90,13 @@ def filled_in(original: bytes, fills: Sequence[Fill]) -> bytes:
 def replace_file(path: Path, content: bytes, last_check: Callable[[], None] = lambda: None) -> None:
     """Write a file so that at any time either the old or the new one is there, whole; and on an error the old one.
 
-    An existing file's permissions and attributes are kept; other names of it (hard links) keep the old content, and
-    a symbolic link is not followed. ``last_check`` is called when all is ready and may raise. Raises ``OSError``.
+    An existing file's owner, permissions and attributes are kept, or it is not replaced; other names of it (hard links)
+    keep the old content, and a symbolic link is not followed. ``last_check`` is called when all is ready and may raise.
+    Raises ``OSError``.
     """
-    stem = f".midline-{digest_of(os.fsencode(path.name))[:12]}-"
-    for left in path.parent.glob(f"{stem}*"):  # by a process that was killed
-        left.unlink(missing_ok=True)
-    partial = path.with_name(stem + secrets.token_hex(4))  # in the same folder: a rename is atomic only there
     is_new = not path.exists()
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if is_new else 0o600)
-    try:
-        with open(descriptor, "wb") as file:
+    with partial_file(path, 0o666 if is_new else 0o600) as partial:
+        with partial.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -109,17 +104,24 @@ def replace_file(path: Path, content: bytes, last_check: Callable[[], None] = la
             _copy_attributes(path, partial)
         last_check()
         os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
-        raise
 
 
 def _copy_attributes(path: Path, partial: Path) -> None:
     """All but the times: the content is new."""
     if hasattr(os, "chown"):
-        status = path.stat()
-        with contextlib.suppress(PermissionError):  # somebody else's file
-            os.chown(partial, status.st_uid, status.st_gid)
+        _copy_owner(path, partial)
     shutil.copystat(path, partial)
     os.utime(partial)
+
+
+def _copy_owner(path: Path, partial: Path) -> None:
+    """A file that changed hands could shut its owner or group out."""
+    old, new = path.stat(), partial.stat()
+    if (old.st_uid, old.st_gid) == (new.st_uid, new.st_gid):
+        return  # nothing to ask of a file system that may know no owners
+    try:
+        os.chown(partial, old.st_uid, old.st_gid)
+    except OSError as error:
+        whose = "owner" if old.st_uid != new.st_uid else "group"
+        reason = f"its {whose} would be another; run the command as somebody who can keep it"
+        raise PermissionError(error.errno, reason) from None

@@ -34,6 +34,10 @@ class Language:
     file_names: tuple[str, ...] = ()
     directive: str = ""
     """What a line for the preprocessor begins with; it may stand in the first column inside any block."""
+    has_labels: bool = False
+    """Whether a label may stand in the first column inside a function."""
+    literals: str = ""
+    """The family in ``engine.literals`` that tells where strings go over lines; empty: that is not known."""
 
 
 _C_BLOCK = ("/*", "*/")
@@ -42,7 +46,15 @@ _XML_BLOCK = ("<!--", "-->")
 LANGUAGES: dict[str, Language] = {
     language.name: language
     for language in (
-        Language("python", (".py", ".pyi", ".pyw"), "#", None, "tree_sitter_python:language", aliases=("py", "pypy")),
+        Language(
+            "python",
+            (".py", ".pyi", ".pyw"),
+            "#",
+            None,
+            "tree_sitter_python:language",
+            aliases=("py", "pypy"),
+            literals="python",
+        ),
         Language(
             "javascript",
             (".js", ".mjs", ".cjs", ".jsx"),
@@ -51,6 +63,7 @@ LANGUAGES: dict[str, Language] = {
             "tree_sitter_javascript:language",
             "  ",
             ("js", "jsx", "node", "nodejs", "bun"),
+            literals="javascript",
         ),
         Language(
             "typescript",
@@ -60,12 +73,32 @@ LANGUAGES: dict[str, Language] = {
             "tree_sitter_typescript:language_typescript",
             "  ",
             ("ts", "ts-node", "tsx-node", "deno"),
+            literals="javascript",
         ),
-        Language("tsx", (".tsx",), "//", _C_BLOCK, "tree_sitter_typescript:language_tsx", "  ", ("typescriptreact",)),
-        Language("go", (".go",), "//", _C_BLOCK, "tree_sitter_go:language", "\t", ("golang",)),
-        Language("rust", (".rs",), "//", _C_BLOCK, "tree_sitter_rust:language", aliases=("rs", "rust-script")),
-        Language("java", (".java",), "//", _C_BLOCK, "tree_sitter_java:language"),
-        Language("c", (".c", ".h"), "//", _C_BLOCK, "tree_sitter_c:language", directive="#"),
+        Language(
+            "tsx",
+            (".tsx",),
+            "//",
+            _C_BLOCK,
+            "tree_sitter_typescript:language_tsx",
+            "  ",
+            ("typescriptreact",),
+            literals="javascript",
+        ),
+        Language(
+            "go", (".go",), "//", _C_BLOCK, "tree_sitter_go:language", "\t", ("golang",), has_labels=True, literals="go"
+        ),
+        Language(
+            "rust",
+            (".rs",),
+            "//",
+            _C_BLOCK,
+            "tree_sitter_rust:language",
+            aliases=("rs", "rust-script"),
+            literals="rust",
+        ),
+        Language("java", (".java",), "//", _C_BLOCK, "tree_sitter_java:language", literals="java"),
+        Language("c", (".c", ".h"), "//", _C_BLOCK, "tree_sitter_c:language", directive="#", has_labels=True),
         Language(
             "cpp",
             (".cpp", ".cc", ".cxx", ".c++", ".hpp", ".hh", ".hxx", ".h++", ".ipp", ".tpp", ".inl", ".cu", ".cuh"),
@@ -74,11 +107,13 @@ LANGUAGES: dict[str, Language] = {
             "tree_sitter_cpp:language",
             aliases=("c++", "cplusplus", "cuda"),
             directive="#",
+            has_labels=True,
+            literals="cpp",
         ),
         Language("csharp", (".cs",), "//", _C_BLOCK, aliases=("c#", "cs"), directive="#"),
-        Language("kotlin", (".kt", ".kts"), "//", _C_BLOCK, aliases=("kt",)),
-        Language("scala", (".scala", ".sc"), "//", _C_BLOCK),
-        Language("swift", (".swift",), "//", _C_BLOCK),
+        Language("kotlin", (".kt", ".kts"), "//", _C_BLOCK, aliases=("kt",), literals="java"),
+        Language("scala", (".scala", ".sc"), "//", _C_BLOCK, literals="java"),
+        Language("swift", (".swift",), "//", _C_BLOCK, literals="java"),
         Language("dart", (".dart",), "//", _C_BLOCK),
         Language("php", (".php",), "//", _C_BLOCK),
         Language("zig", (".zig",), "//"),
@@ -196,6 +231,23 @@ def num_errors(language: str, text: str) -> int | None:
             count += node.is_error or node.is_missing
             nodes += node.children
     return count
+
+
+def multiline_strings(language: str, text: str) -> list[tuple[int, int]]:
+    """Where the string literals that go over several lines begin and end, in characters; without a grammar, none."""
+    syntax = parse(language, text)
+    if syntax is None:
+        return []
+    places, nodes = list[tuple[int, int]](), [syntax.root]
+    while nodes:
+        node = nodes.pop()
+        if node.start_point.row == node.end_point.row:
+            continue
+        if "string" in node.type and node.type != "concatenated_string":
+            places.append((syntax.start(node), syntax.end(node)))
+        else:
+            nodes += reversed(node.children)
+    return places
 
 
 _of_thread = threading.local()

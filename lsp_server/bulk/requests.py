@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from engine import __version__
 from engine.checkpoint.store import ResolvedModel
 from engine.config import EngineConfig
+from engine.literals import FAMILIES
 from engine.request import CompletionRequest, FileContext, Lane, SamplingParams
 from lsp_server.bulk.grammars import LANGUAGES
 from lsp_server.bulk.holes import Hole
@@ -109,6 +110,10 @@ def _sampling(hole: Hole) -> SamplingParams:
     sampling = SamplingParams(max_tokens=hole.max_tokens, stop=stop, stop_repetition=True)
     if not hole.is_block:
         return sampling
+    sampling = replace(sampling, min_indent=hole.min_indent)
     language = LANGUAGES.get(hole.source.language)
-    outdented = language.directive if language and not hole.stop else ""  # what has a stop is a comment
-    return replace(sampling, min_indent=hole.min_indent, outdented=outdented)
+    if language is None or hole.stop:  # what has a stop is a comment
+        return sampling
+    is_code = bool(language.literals) and FAMILIES[language.literals].after(hole.prefix) is None
+    literals = language.literals if is_code else ""
+    return replace(sampling, outdented=language.directive, has_labels=language.has_labels, literals=literals)

@@ -5,7 +5,6 @@ is killed anywhere goes on there, and ends as it would have. Nothing here writes
 """
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -125,18 +124,24 @@ class _Pipeline:
     async def _compute(self) -> None:
         start = Start(self._options.engine, self._options.max_batch, self._options.is_sorted)
         async with worker(start, self._options.worker_command) as engine:
-            feeder = asyncio.create_task(self._feed(engine))
+            tasks = [asyncio.create_task(work) for work in (self._listen(engine), self._feed(engine))]
             try:
-                async for message in engine.said():
-                    await self._hear(message)
-                    if not self._waiting:
-                        engine.finish()
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
             finally:
-                feeder.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await feeder
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _listen(self, engine: Worker) -> None:
+        async for message in engine.said():
+            await self._hear(message)
+            if not self._waiting:
+                engine.finish()
 
     async def _feed(self, engine: Worker) -> None:
+        """Until it is cancelled."""
         while True:
             number, trial = await self._to_send.get()
             await engine.tell(Item(number, self._asked(trial)[1]))

@@ -7,8 +7,9 @@ answers in the journal and writes again, so that the end is the same.
 import base64
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from lsp_server.bulk.apply import Backups, FileOutcome, apply
@@ -23,28 +24,61 @@ def log_path(journal: Path) -> Path:
 
 
 @contextmanager
-def one_step(log: Path) -> "Iterator[Step]":
+def one_step(log: Path, say: Callable[[str], None]) -> "Iterator[Step]":
     """A step to write in. Leaving the context with an error, an interrupt too, takes back whatever was written.
 
-    Hold the journal meanwhile: its lock is the log's as well. Raises ``OSError`` if the log cannot be written.
+    ``say`` gets a line for each file that is then not put back. Hold the journal meanwhile: its lock is the log's as
+    well. Raises ``OSError`` if the log cannot be written.
     """
     try:
         yield Step(log)
     except BaseException:
-        take_back(log)
+        for line in take_back(log).lines:
+            say(line)
         raise
     log.unlink(missing_ok=True)
 
 
-def take_back(log: Path) -> int:
-    """Put the files of an unfinished step back, and return how many. Those that somebody else has changed stay."""
-    num_files = 0
-    for path, (original, digests) in _read(log).items():
-        if path.is_file() and digest_of(path.read_bytes()) in digests:
-            replace_file(path, original)
-            num_files += 1
-    log.unlink(missing_ok=True)
-    return num_files
+@dataclass(frozen=True)
+class TakenBack:
+    """What became of the files of an unfinished step."""
+
+    num_files: int = 0
+    """Put back; not those that were as they had been anyway."""
+    changed: tuple[str, ...] = ()
+    """One line for each file that somebody else has changed since: it stays."""
+    problems: tuple[str, ...] = ()
+    """One line for each file that cannot be put back yet: the log is kept for it."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is to be said."""
+        return (*self.changed, *self.problems)
+
+
+def take_back(log: Path) -> TakenBack:
+    """Put the files of an unfinished step back, all that can be. Problems with files are told; nothing is raised."""
+    num_files, changed, problems = 0, list[str](), list[str]()
+    try:
+        for path, (original, digests) in _read(log).items():
+            try:
+                present = path.read_bytes() if path.is_file() else original
+                if present != original and digest_of(present) in digests:
+                    replace_file(path, original)
+                    num_files += 1
+                elif present != original:
+                    changed.append(f"{path} has changed since it was written; it stays as it is")
+            except OSError as error:
+                problems.append(f"cannot put {path} back: {error.strerror or error}; {_remedy(log)}")
+        if not problems:
+            log.unlink(missing_ok=True)
+    except OSError as error:
+        problems.append(f"cannot use {log}: {error.strerror or error}; {_remedy(log)}")
+    return TakenBack(num_files, tuple(changed), tuple(problems))
+
+
+def _remedy(log: Path) -> str:
+    return f"mend that and run the command again, or delete {log} to leave all as it is"
 
 
 class Step:
@@ -83,7 +117,7 @@ def _read(log: Path) -> dict[Path, tuple[bytes, set[str]]]:
     What stands behind the last whole line was never begun.
     """
     written: dict[Path, tuple[bytes, set[str]]] = {}
-    lines = log.read_text(encoding="ascii").split("\n")[:-1] if log.is_file() else []
+    lines = log.read_text(encoding="ascii").split("\n")[:-1] if log.exists() else []
     for path, digest, content in map(json.loads, lines):
         written.setdefault(Path(path), (base64.b64decode(content), set()))[1].add(digest)
     return written

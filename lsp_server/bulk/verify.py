@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from engine.textstream import TextStream
-from lsp_server.bulk.grammars import num_errors
+from lsp_server.bulk.grammars import multiline_strings, num_errors
 from lsp_server.bulk.holes import Hole, KindOptions
 from lsp_server.bulk.kinds.markers import find_markers
 from lsp_server.bulk.kinds.stubs import leaves_stub
@@ -33,6 +33,7 @@ _BY_TABS, _BY_SPACES = re.compile(r"^ *\t", re.MULTILINE), re.compile(r"^  +(?!\
 _DOCSTRING = re.compile(r"""\s*[rRuU]?(?P<literal>(?P<quotes>\"{3}|'{3}|["']).*?(?P=quotes))""", re.DOTALL)
 _OPENED = re.compile(r":[ \t]*(?:#[^\n]*)?\s*[rRuU]?\Z")
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?P<word>if(?:n?def)?|el\w+|endif)\b", re.MULTILINE)
+_SPACES_BEFORE_LINE_END = re.compile(r"[ \t]\n")
 _SPACES_AT_END = re.compile(r"(?<=\S)[ \t]+\Z")
 # What could stand in a hole at least; a file has no fewer errors than with the best of these.
 _PLACEHOLDERS = ("", "x", "x;", "x,")
@@ -124,7 +125,8 @@ def _within_brackets(text: str) -> list[str]:
 
 
 def _judged(hole: Hole, text: str, place: Place) -> Verdict:
-    fill = trim_trailing(text, place)
+    has_spaces = _SPACES_BEFORE_LINE_END.search(text) and not hole.stop  # what has a stop is for people to read
+    fill = trim_trailing(text, place, _strings_in(hole, text) if has_spaces else ())
     if place.situation.line_suffix[:1].isspace():
         fill = fill.rstrip()
     if not fill.strip():
@@ -132,6 +134,13 @@ def _judged(hole: Hole, text: str, place: Place) -> Verdict:
     if cut_repetition(fill, place) != fill:
         return Verdict(fill, "it repeats itself")
     return Verdict(fill, next(filter(None, (check(hole, fill) for check in _CHECKS)), ""))
+
+
+def _strings_in(hole: Hole, text: str) -> list[tuple[int, int]]:
+    """Where in the text are strings that go over lines, which are what they are to the last space."""
+    num_before = len(hole.prefix)
+    found = multiline_strings(hole.source.language, hole.filled(text))
+    return [(start - num_before, end - num_before) for start, end in found]
 
 
 def _at_cursor(text: str, place: Place) -> str:
@@ -171,7 +180,8 @@ def _check_indentation(hole: Hole, fill: str) -> str:
     line_prefix = hole.prefix[hole.prefix.rfind("\n") + 1 :]
     if hole.is_block and not line_prefix.strip() and indent_of(line_prefix + fill) < hole.min_indent:
         return "it is indented less than its block"
-    new = fill if not line_prefix else fill.partition("\n")[2]
+    new = fill if hole.stop else _without_strings(hole, fill)
+    new = new if not line_prefix else new.partition("\n")[2]
     outside = f"{hole.prefix}.{hole.suffix}"
     for other, own, problem in (
         (_BY_TABS, _BY_SPACES, "it is indented with tabs, but the file with spaces"),
@@ -180,6 +190,14 @@ def _check_indentation(hole: Hole, fill: str) -> str:
         if other.search(new) and own.search(outside) and not other.search(outside):
             return problem
     return ""
+
+
+def _without_strings(hole: Hole, fill: str) -> str:
+    pieces, end = [], 0
+    for start, string_end in _strings_in(hole, fill) if "\n" in fill else ():
+        pieces.append(fill[end : max(start, end)])
+        end = max(string_end, end)
+    return "".join([*pieces, fill[end:]])
 
 
 def _check_is_filled(hole: Hole, fill: str) -> str:

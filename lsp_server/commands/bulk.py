@@ -56,13 +56,12 @@ def run_bulk(options: BulkOptions) -> int:
     undo_log = log_path(journal_path)
     with Journal.open(journal_path) as journal, _told_to_go_on(console):
         remove_old_journals()
-        if options.apply and (num_files := take_back(undo_log)):
-            files = counted(num_files, "files")
-            console.print(f"took back {files} that an interrupted run had written", soft_wrap=True)
+        if options.apply and not _took_back(undo_log, console):
+            return 1
         selection = _select(root, options, console)
         if not selection.holes:
             console.print(_counted(selection, options), soft_wrap=True, markup=False)
-        with one_step(undo_log) if options.apply else nullcontext() as step:
+        with one_step(undo_log, _complain) if options.apply else nullcontext() as step:
             return _Bulk(root, options, console, journal, step).fill(selection)
 
 
@@ -90,7 +89,7 @@ class _Bulk:
             problems += [item.reason for item in outcomes if item.state in (FileState.CONFLICT, FileState.FAILED)]
         problems += self._emit(fills)
         for problem in problems:
-            sys.stderr.write(f"midline: {problem}\n")
+            _complain(problem)
         if self.step and self.step.backups.hint:
             self.console.print(self.step.backups.hint, soft_wrap=True, markup=False)
         return 0 if not problems and all(fill.state is FillState.FILLED for fill in fills) else 1
@@ -161,6 +160,21 @@ def _told_to_go_on(console: Console) -> Iterator[None]:
     except KeyboardInterrupt:
         console.print("what was computed is kept: run the same command again to go on", soft_wrap=True)
         raise
+
+
+def _took_back(undo_log: Path, console: Console) -> bool:
+    """Undo what an interrupted run has written; False if that is not possible yet."""
+    taken_back = take_back(undo_log)
+    if taken_back.num_files:
+        files = counted(taken_back.num_files, "files")
+        console.print(f"took back {files} that an interrupted run had written", soft_wrap=True)
+    for line in taken_back.lines:
+        _complain(line)
+    return not taken_back.problems
+
+
+def _complain(line: str) -> None:
+    sys.stderr.write(f"midline: {line}\n")
 
 
 def _check_options(options: BulkOptions) -> None:

@@ -40,6 +40,9 @@ async def test_request_and_deltas_arrive_unchanged(service: RunningService, clie
         stop=("\n", "  "),
         time_limit_ms=99.5,
         min_indent=2,
+        outdented="#",
+        has_labels=True,
+        literals="python",
     )
     request = CompletionRequest(
         "é\r\n\t😀",

@@ -17,7 +17,17 @@ from tests.engine.service.fakes import INFO
 
 FIELDS = [
     *("prompt", "suffix", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stream", "stream_options"),
-    *("n", "best_of", "echo", "logprobs", "min_indent", "time_limit_ms", "midline_extra", "return_token_ids"),
+    *(
+        "n",
+        "best_of",
+        "echo",
+        "logprobs",
+        "min_indent",
+        "literals",
+        "time_limit_ms",
+        "midline_extra",
+        "return_token_ids",
+    ),
     *("input_prefix", "input_suffix", "input_extra", "n_predict", "n_indent", "t_max_predict_ms", "filename", "text"),
 ]
 SECRET = "SECRET"

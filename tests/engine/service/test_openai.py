@@ -79,6 +79,8 @@ async def test_fields_reach_the_engine(service: RunningService) -> None:
         "min_indent": 4,
         "outdented": "#",
         "stop_repetition": True,
+        "has_labels": True,
+        "literals": "go",
         "time_limit_ms": 250,
         "min_p": 0.1,
         "ignore_eos": True,
@@ -100,6 +102,7 @@ async def test_fields_reach_the_engine(service: RunningService) -> None:
     assert (sampling.seed, sampling.stop) == (7, ("x", "yy"))
     assert (sampling.min_indent, sampling.time_limit_ms) == (4, 250.0)
     assert (sampling.outdented, sampling.stop_repetition) == ("#", True)
+    assert (sampling.outdented, sampling.has_labels, sampling.literals) == ("#", True, "go")
     assert (sampling.min_p, sampling.ignore_eos) == (0.1, True)
     assert (request.lane, request.session, request.deadline_ms, request.draft) == (
         Lane.BULK,
@@ -129,6 +132,7 @@ async def test_a_prompt_may_be_tokens(service: RunningService, prompt: object) -
         ({"prompt": [1, True]}, "prompt"),
         ({"prompt": [1, 2], "suffix": ""}, "suffix"),
         ({"prompt": "a", "lane": "fast"}, "lane"),
+        ({"prompt": "a", "literals": "cobol"}, "literals"),
         ({"prompt": "a", "session": 1}, "session"),
         ({"prompt": "a", "deadline_ms": "soon"}, "deadline_ms"),
         ({"prompt": "a", "draft": []}, "draft"),

@@ -44,20 +44,21 @@ LIMITS = tuple(range(3)) + tuple(
 )
 '''
 OTHERS = {
-    "javascript": "function area(w, h) {\n  const product = w * h;\n  log(`the area of ${w} and ${h} altogether is ${product}`);\n"
-    "  return product;\n}\n",
+    "javascript": "function area(w, h) {\n  const product = w * h;\n  log(`the area of ${w} and ${h}`, product);\n"
+    "  log(`and that is all there is to say`);\n  return product;\n}\n",
     "typescript": "export function area(w: number, h: number): number {\n  const product: number = w * h;\n"
     "  console.log(product, w, h, 'are the numbers in question');\n  return product;\n}\n",
-    "go": "package a\n\nfunc Area(w int, h int) int {\n\tproduct := w * h\n\tfmt.Println(product, w, h, \"are the three numbers that are meant\")\n"
-    "\treturn product\n}\n",
-    "rust": "fn area(w: u32, h: u32) -> u32 {\n    let product = w * h;\n    println!(\"{} and {} and {} are the numbers\", product, w, h);\n"
-    "    product\n}\n",
+    "go": "package a\n\nfunc Area(w int, h int) int {\n\tproduct := w * h\n\tfmt.Println(product, w, h, \"numbers\")\n"
+    "\tfmt.Println(\"and that is all there is\")\n\treturn product\n}\n",
+    "rust": "fn area(w: u32, h: u32) -> u32 {\n    let product = w * h;\n    println!(\"{} {} {}\", product, w, h);\n"
+    "    println!(\"and that is all\");\n    product\n}\n",
     "java": "class A {\n    int area(int w, int h) {\n        int product = w * h;\n"
-    "        System.out.println(\"the area is \" + product);\n        return product;\n    }\n}\n",
-    "c": "int area(int w, int h) {\n    int product = w * h;\n    printf(\"%d and %d and %d are the numbers\\n\", product, w, h);\n"
-    "    return product;\n}\n",
-    "cpp": "int area(int w, int h) {\n    int product = w * h;\n    std::cout << \"the area is \" << product << std::endl;\n"
-    "    return product;\n}\n",
+    "        System.out.println(product + w);\n        System.out.println(product + h);\n        return product;\n"
+    "    }\n}\n",
+    "c": "int area(int w, int h) {\n    int product = w * h;\n    printf(\"%d %d %d numbers\\n\", product, w, h);\n"
+    "    puts(\"and that is all\");\n    return product;\n}\n",
+    "cpp": "int area(int w, int h) {\n    int product = w * h;\n    std::cout << product << w << h << std::endl;\n"
+    "    std::cout << \"and that is all\";\n    return product;\n}\n",
 }  # fmt: skip
 _SUFFIXES = {"javascript": "js", "typescript": "ts", "go": "go", "rust": "rs", "java": "java", "c": "c", "cpp": "cpp"}
 

@@ -18,6 +18,7 @@ from lsp_server.bulk.apply import Backups, FileOutcome, FileState, apply
 from lsp_server.bulk.files import filled_in, replace_file
 from lsp_server.bulk.fills import Fill, FillState
 from lsp_server.bulk.holes import Hole, SourceText
+from tests.house.source import ROOT
 from tests.support.bulk_files import fill, hole_in, source_of, write_source
 from tests.support.mounts import small_disk
 
@@ -280,6 +281,56 @@ def test_the_owner_is_kept(tmp_path: Path) -> None:
     assert (status.st_uid, status.st_gid) == (_NOBODY, _NOBODY)
 
 
+_WRITE_AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from lsp_server.bulk.files import replace_file
+
+os.chdir(sys.argv[1])
+os.setgroups([int(sys.argv[2])])
+os.setgid(65534)
+os.setuid(65534)
+try:
+    replace_file(Path("a.py"), b"new")
+except OSError as error:
+    sys.stdout.write(error.strerror)
+"""
+_GROUP, _OTHER_GROUP = 4242, 4243
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may become somebody else")
+@pytest.mark.parametrize(
+    ("uid", "gid", "other"),
+    [(_NOBODY, _NOBODY, ""), (_NOBODY, _GROUP, ""), (_NOBODY, _OTHER_GROUP, "group"), (1, _GROUP, "owner")],
+)
+def test_a_file_is_never_taken_from_its_owner_or_group(tmp_path: Path, uid: int, gid: int, other: str) -> None:
+    path = write_source(tmp_path, "a.py", b"old").path
+    os.chown(path, uid, gid)
+    path.chmod(0o660)
+    tmp_path.chmod(0o777)
+    command = [sys.executable, "-c", _WRITE_AS_NOBODY, str(tmp_path), str(_GROUP)]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (uid, gid, 0o660)
+    expected = f"its {other} would be another; run the command as somebody who can keep it" if other else ""
+    assert (said, _tree(tmp_path)) == (expected, {"a.py": b"old" if other else b"new"})
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_whose_owner_cannot_be_kept_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    one = _one_fill(tmp_path)
+    os.chown(one.hole.source.path, _NOBODY, -1)
+    backups = Backups()
+    monkeypatch.setattr(files_module.os, "chown", refuse)
+    (outcome,) = apply([one], backups)
+    assert outcome.state is FileState.FAILED
+    assert outcome.reason.startswith("cannot write a.py: its owner would be another; run the command as ")
+    assert (backups.hint, _tree(tmp_path)) == ("", {"a.py": b"x = <FILL>\n"})
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="extended attributes as Linux has them")
 def test_extended_attributes_are_kept(tmp_path: Path) -> None:
     one = _one_fill(tmp_path)
@@ -398,6 +449,30 @@ def test_what_a_killed_write_has_left_goes_with_the_next(tmp_path: Path, monkeyp
     assert len(_tree(tmp_path)) == 3  # it may be somebody's who is writing now
     replace_file(one.hole.source.path, b"whole")
     assert _tree(tmp_path) == {"a.py": b"whole", "b.py": b"whole"}
+
+
+def test_two_that_write_a_file_at_once_leave_each_other_alone(tmp_path: Path) -> None:
+    path = write_source(tmp_path, "a.py", b"old").path
+    replace_file(path, b"first", lambda: replace_file(path, b"second"))
+    assert _tree(tmp_path) == {"a.py": b"first"}
+
+
+def test_a_file_that_was_taken_for_a_left_one_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process removes it in the moment before it is locked."""
+    fcntl = pytest.importorskip("fcntl")
+    lock, num_taken = fcntl.flock, 0
+
+    def take_first(*arguments: object) -> None:
+        nonlocal num_taken
+        if not num_taken:
+            (left,) = tmp_path.glob(".midline-*")
+            left.unlink()
+            num_taken += 1
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", take_first)
+    replace_file(tmp_path / "a.py", b"new")
+    assert (num_taken, _tree(tmp_path)) == (1, {"a.py": b"new"})
 
 
 def test_names_as_long_as_they_may_be(tmp_path: Path) -> None:

@@ -249,6 +249,17 @@ class TestCheck:
         assert [row["file"] for row in rows if row["state"] == "reverted"] == ["b.py"]
         assert sum(row["state"] == "filled" for row in rows) == 9
 
+    def test_one_that_changes_files_is_told(self, filled: Desk) -> None:
+        check = "for f in pkg/c.py; do ! grep -q value_ $f || { echo '# mine' >> $f; false; }; done"
+        done = filled.run("--apply", "--format", "jsonl", "--check", check)
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.returncode == 1
+        assert {row["state"] for row in rows if row["file"] == "pkg/c.py"} == {"failed"}
+        assert b"value_" in filled.files()["pkg/c.py"]
+        (problem,) = (line for line in done.stderr.splitlines() if line.startswith("midline: "))
+        assert problem.startswith("midline: pkg/c.py was changed while the check ran")
+        assert "to undo, copy" in done.stderr
+
     def test_one_that_fails_before_any_fill_is_one_line(self, filled: Desk) -> None:
         before = filled.files()
         done = filled.run("--apply", "--check", "echo so bad; false", mode="cannot")
@@ -357,6 +368,22 @@ def test_a_kill_between_two_files_ends_as_if_it_had_not_been(filled: Desk, num_w
     assert ("took back" in again.stderr) is (num_writes > 1)
     assert (again.returncode, again.stdout) == (whole.returncode, whole.stdout)
     assert filled.files() == twin.files()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no SIGKILL")
+def test_what_a_killed_run_wrote_and_cannot_be_taken_back_yet_is_told(filled: Desk) -> None:
+    filled.run("--apply", MIDLINE_TEST_DIE_AT_WRITE="4")
+    (log,) = filled.folder.rglob("*.undo")
+    kept = log.read_bytes()
+    log.unlink()
+    log.mkdir()
+    done = filled.run("--apply")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"midline: cannot use {log}: ")
+    log.rmdir()
+    log.write_bytes(kept)
+    assert filled.run("--apply").returncode == 0
+    assert not log.exists()
 
 
 @pytest.mark.slow

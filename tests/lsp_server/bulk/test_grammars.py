@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lsp_server.bulk.grammars import LANGUAGES, Syntax, language_named, language_of, num_errors, parse
+from lsp_server.bulk.grammars import (
+    LANGUAGES,
+    Syntax,
+    language_named,
+    language_of,
+    multiline_strings,
+    num_errors,
+    parse,
+)
 from lsp_server.errors import UsageError
 
 WITH_GRAMMAR = [name for name, language in LANGUAGES.items() if language.grammar]
@@ -126,3 +134,23 @@ def test_threads_do_not_share_parsers() -> None:
 def test_grammars_are_loaded_when_needed() -> None:
     script = "import sys, lsp_server.bulk.select; sys.exit(any(n.startswith('tree_sitter_') for n in sys.modules))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "strings"),
+    [
+        ("python", 'é = f("""\na {b\n+ 1} \n""" "x"\n "y")\n', ['"""\na {b\n+ 1} \n"""']),
+        ("python", "x = ('a'\n'b') # '''\ny = r'''\n'''\nz = '''\n'''", ["r'''\n'''", "'''\n'''"]),
+        ("javascript", "f(`a\n${ b } `, `c`);\n", ["`a\n${ b } `"]),
+        ("typescript", "f(`a\n`);\n", ["`a\n`"]),
+        ("tsx", "x = <a>b\n c</a>; y = `\n`\n", ["`\n`"]),
+        ("go", "package a\nvar x = `a\n`\n", ["`a\n`"]),
+        ("rust", 'fn f() { a("b\n"); c(r#"d\n"#) }\n', ['"b\n"', 'r#"d\n"#']),
+        ("java", 'class A { String a = """\n  b\n """; }\n', ['"""\n  b\n """']),
+        ("cpp", 'auto a = R"(b\n)"; auto c = "d"\n "e";\n', ['R"(b\n)"']),
+        ("lua", "x = [[\n]]\n", []),
+        ("", "", []),
+    ],
+)
+def test_strings_that_go_over_lines(language: str, text: str, strings: list[str]) -> None:
+    assert [text[start:end] for start, end in multiline_strings(language, text)] == strings

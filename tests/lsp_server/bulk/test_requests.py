@@ -53,6 +53,32 @@ def test_lines_for_the_preprocessor_end_no_block(tmp_path: Path, name: str, outd
         assert request_for(hole, _OPTIONS).sampling.outdented == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "literals", "has_labels"),
+    [
+        ("a.py", "def f():\n  <FILL>\n", "python", False),
+        ("a.py", "x = '''\n  <FILL>\n'''\n", "", False),
+        ("a.py", "x = '''\n\\''' '''\n# it's '''\n  <FILL>\n", "python", False),
+        ("a.py", "x = '<FILL>'\n", "", False),
+        ("a.ts", "f(`\n`, {\n  <FILL>\n});\n", "javascript", False),
+        ("a.go", "func f() {\n\t<FILL>\n}\n", "go", True),
+        ("a.go", "/* `\n<FILL> */", "", True),
+        ("a.c", "int f() {\n\t<FILL>\n}\n", "", True),
+        ("a.lua", "<FILL>\n", "", False),
+        ("a", "<FILL>\n", "", False),
+    ],
+)
+def test_lines_in_strings_and_labels_end_no_block(
+    tmp_path: Path, name: str, text: str, literals: str, has_labels: bool
+) -> None:
+    source = source_with(tmp_path, name, text)
+    for fields in ({"is_block": True}, {"is_block": False}, {"is_block": True, "stop": ("*/",)}):
+        (hole,) = marker_holes(source, **fields)
+        sampling = request_for(hole, _OPTIONS).sampling
+        expected = (literals, has_labels) if fields == {"is_block": True} else ("", False)
+        assert (sampling.literals, sampling.has_labels) == expected
+
+
 def test_a_long_file_is_seen_through_windows_of_whole_lines(tmp_path: Path) -> None:
     lines = "".join(f"line_{number} = {number}\n" for number in range(2000))
     request = request_for(_hole(tmp_path, lines + "x = <FILL>\n" + lines), _OPTIONS)

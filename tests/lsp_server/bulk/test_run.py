@@ -11,6 +11,7 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import ServiceError
+from engine.request import FileContext
 from lsp_server.bulk.context import RepositoryContext
 from lsp_server.bulk.events import Computing, Event, Loaded, Loading, Planned, Settled
 from lsp_server.bulk.fills import Fill, FillState
@@ -218,6 +219,28 @@ async def test_cancelling_ends_within_a_moment_and_keeps_what_is_done(tmp_path: 
     rest = await _run(holes, tmp_path / "journal")
     assert sum(fill.is_from_journal for fill in rest.fills) >= num_settled
     assert _told(rest.fills) == _told((await _run(holes, tmp_path / "whole")).fills)
+
+
+@pytest.mark.parametrize("num_good", [30, 33])
+async def test_an_error_beside_the_engine_ends_the_run(tmp_path: Path, num_good: int) -> None:
+    """Whoever feeds the engine has it, and nobody would ask the engine for more."""
+
+    class Context(RepositoryContext):
+        num_asked = 0
+
+        def files_for(self, source: SourceText) -> tuple[FileContext, ...]:
+            self.num_asked += 1
+            if self.num_asked > num_good:
+                raise ZeroDivisionError
+            return super().files_for(source)
+
+    options = replace(_options(), context=Context({}, lambda path: None, 0))
+    running = asyncio.create_task(_run(_holes(tmp_path), tmp_path / "journal", options))
+    ended, _ = await asyncio.wait([running], timeout=20.0)
+    running.cancel()
+    with pytest.raises(ZeroDivisionError):
+        await running
+    assert ended, "only because it was cancelled"
 
 
 async def test_no_holes_need_no_engine(tmp_path: Path) -> None:

@@ -205,6 +205,50 @@ def test_preprocessor_lines_are_inside_a_block(language: str) -> None:
         _good(inside, f"{body}\n#{end}\n    c();\n}}\n", body)
 
 
+@pytest.mark.parametrize(
+    ("text", "language", "raw", "fill"),
+    [
+        (
+            "def f():\n    <FILL>\n",
+            "python",
+            'page = """\n<p>it\'s\n"""\n    return page\n\n\ndef g():\n    return ""\n',
+            'page = """\n<p>it\'s\n"""\n    return page',
+        ),
+        (
+            "function f(a) {\n  <FILL>\n}\n",
+            "javascript",
+            "return `\n<p>${a}\n`;\n}\n\nfunction g() {\n  return `b`;\n}\n",
+            "return `\n<p>${a}\n`;",
+        ),
+        ("func f() {\n\t<FILL>\n}\n", "go", "x := `\nselect\n`\n\tg(x)\n}\n\nvar y = 1\n", "x := `\nselect\n`\n\tg(x)"),
+        ("fn f() {\n    <FILL>\n}\n", "rust", 'g(r#"\n<a b="c">\n"#);\n}\nfn h() {}\n', 'g(r#"\n<a b="c">\n"#);'),
+        # from inside a string, the next quotes end one
+        ('x = f("""\n    <FILL>\n    """)\n', "python", 'a\nb\n""")\nc\n', "a"),
+        (
+            "int f(int a) {\n    <FILL>\n}\n",
+            "c",
+            "if (a)\n        goto out;\n    a = 1;\nout:\n    return a;\n}\n",
+            None,
+        ),
+        (
+            "int f(int a) {\n    <FILL>\n}\n",
+            "cpp",
+            "if (a)\n        goto out;\n    a = 1;\nout:\n    return a;\n}\n",
+            None,
+        ),
+        ("func f() {\n\t<FILL>\n}\n", "go", "g()\nout:\n\tfor {\n\t\tbreak out\n\t}\n}\n", None),
+        (
+            "int f(int a) {\n    if (a) {\n        <FILL>\n    }\nout:\n    return a;\n}\n",
+            "c",
+            "a = 1;\nout:\n    b();\n",
+            "a = 1;",
+        ),
+    ],
+)
+def test_what_may_stand_in_the_first_column_ends_no_fill(text: str, language: str, raw: str, fill: str | None) -> None:
+    _good(_hole(text, language=language), raw, raw.removesuffix("\n}\n") if fill is None else fill)
+
+
 def test_documentation_of_a_stub_is_none() -> None:
     _good(_hole("def f(a):\n    pass\n", "docstrings"), 'What f does."""', "What f does.")
 
@@ -276,6 +320,44 @@ def test_what_people_wrote_is_good_and_ends_where_it_ended() -> None:
 def test_nothing(raw: str) -> None:
     _bad(_hole("def f():\n    <FILL>\n"), raw, "the model said nothing")
     _bad(_hole("x = <FILL>\n"), raw, "the model said nothing")
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "raw", "fill"),
+    [
+        (
+            "def f():\n    <FILL>\n",
+            "python",
+            'a = 1  \n    b = """  \n    é  \n    """  \n    return b  \n',
+            'a = 1\n    b = """  \n    é  \n    """\n    return b',
+        ),
+        ("é = 1\nx = '''\n<FILL>\n'''\n", "python", "a  ", "a"),
+        ("function f() {\n  <FILL>\n}\n", "javascript", "return `  \n  a \n  `; \n", "return `  \n  a \n  `;"),
+        ("func f() {\n\t<FILL>\n}\n", "go", "x := `a \n\t\tb`  \n\tg(x)", "x := `a \n\t\tb`\n\tg(x)"),
+    ],
+)
+def test_spaces_at_line_ends_stay_where_they_are_part_of_a_string(
+    text: str, language: str, raw: str, fill: str
+) -> None:
+    _good(_hole(text, language=language), raw, fill)
+
+
+def test_a_string_is_indented_as_it_likes() -> None:
+    hole = _hole("func f() {\n\t<FILL>\n}\n\nfunc g() {\n\th()\n}\n", language="go")
+    fill = "h(`\n    select 1\n    `)"
+    _good(hole, fill, fill)
+    _bad(hole, f"{fill}\n    h()", "it is indented with spaces, but the file with tabs")
+    _bad(hole, "if x {\n        h()\n    }", "it is indented with spaces, but the file with tabs")
+
+
+def test_a_docstring_is_indented_as_its_file() -> None:
+    hole = _hole("def f(a):\n\treturn a\n", "docstrings")
+    _bad(hole, "Say a.\n\n    More.", "it is indented with spaces, but the file with tabs")
+
+
+def test_spaces_at_line_ends_of_a_docstring_go() -> None:
+    hole = _hole("def f(a):\n    return a\n", "docstrings")
+    assert "More.\n" in verify(hole, "Say a.  \n\n    More.  \n    It is a.").text
 
 
 def test_what_follows_already() -> None:

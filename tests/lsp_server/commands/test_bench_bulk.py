@@ -79,7 +79,8 @@ def test_all_runs_and_somebody_who_types(tmp_path: Path, code: str, model: str) 
     for row in bulk:
         assert row["num_holes"] == 2 and row["holes_per_min"] > 0 and row["tokens_per_s"] > 0
         assert row["num_preemptions"] == 0 and row["peak_memory_bytes"] > 10**6
-        assert row["num_computed_tokens"] >= row["num_distinct_tokens"] > 0
+        # a prompt may go on with what another's answer began with
+        assert row["num_computed_tokens"] >= row["num_distinct_tokens"] - 20 > 100
     assert [row["max_running"] for row in bulk] == [1, 2, 2, 2]
     assert bulk[0]["times_one_by_one"] == 1.0
     assert [row["typing"] for row in typing] == ["alone", "beside bulk"]
