@@ -88,12 +88,17 @@ def shown(hole: Hole, others: Sequence[tuple[Hole, str]]) -> Hole:
         end = text.rfind("\n\n", hole.end, start) + 1 or text.rfind("\n", hole.end, start) + 1 or hole.end
         hole = replace(hole, source=replace(hole.source, text=text[:end]))
         others = [(other, fill) for other, fill in others if other.end <= end]
-    return placed(hole, [(other, fill or _stand_in(other)) for other, fill in others])
+    return placed(hole, [(other, fill or _stood_for(other)) for other, fill in others])
 
 
-def _stand_in(hole: Hole) -> str:
-    language = LANGUAGES.get(hole.source.language)
-    if language is None or not _is_whole_block(hole):
+def _stood_for(hole: Hole) -> str:
+    return stand_in(hole.source.language) if _is_whole_block(hole) else ""
+
+
+def stand_in(language_name: str) -> str:
+    """The comment that stands for what is not written yet; empty where the language's comments are not known."""
+    language = LANGUAGES.get(language_name)
+    if language is None:
         return ""
     # a block comment where there is one: code may follow on the line
     start, end = language.block_comment or (language.line_comment, "")
