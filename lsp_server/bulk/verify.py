@@ -14,7 +14,7 @@ from lsp_server.bulk.grammars import LANGUAGES, multiline_strings, num_errors
 from lsp_server.bulk.holes import Hole, KindOptions
 from lsp_server.bulk.kinds.markers import find_markers
 from lsp_server.bulk.kinds.stubs import leaves_stub
-from lsp_server.bulk.requests import RequestOptions, request_for, stand_in
+from lsp_server.bulk.requests import RequestOptions, request_for
 from lsp_server.completion.decide import Shape, indent_of
 from lsp_server.completion.request import Situation
 from lsp_server.postprocess import Hole as Place
@@ -75,16 +75,7 @@ def _limited(raw: str, hole: Hole) -> str:
     text = stream.push(raw.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "surrogatepass"), 0.0)
     if not stream.finish_reason:
         text += stream.flush()
-    text = _without(stand_in(hole.source.language), text)
     return _within_conditionals(text) if sampling.outdented else text
-
-
-def _without(comment: str, text: str) -> str:
-    """The text without a comment that it has from what the model was shown, and without lines that are only that."""
-    if not comment or comment not in text:
-        return text
-    lines = [(line, line.replace(comment, "").rstrip() if comment in line else line) for line in text.split("\n")]
-    return "\n".join(rest for line, rest in lines if rest.strip() or comment not in line)
 
 
 def _within_conditionals(text: str) -> str:
