@@ -236,7 +236,7 @@ async function showLog() {
 /** The list of kinds as it is offered; Enter takes what is ticked. */
 async function chooseHoles() {
   await runCommand("Midline: Fill Holes in Workspace…");
-  const rows = page.locator(".quick-input-widget .quick-input-list .monaco-list-row", { hasText: /markers|stubs|docstrings/ });
+  const rows = page.locator(".quick-input-widget .quick-input-list .monaco-list-row", { hasText: /\d (marker|stub|docstring)/ });
   await rows.first().waitFor({ timeout: 30_000 });
   const kinds = await rows.evaluateAll((found) =>
     found.map((row) => ({ text: row.innerText.replaceAll("\n", " "), ticked: row.querySelector("[aria-checked=true], input:checked") !== null })),
