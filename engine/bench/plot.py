@@ -13,7 +13,7 @@ _TIMES = {
 }
 _RUNS: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     "keystrokes": (
-        ("key to suggestion, ms: p50 and p95", "run", ("latency_p95_ms", "latency_p50_ms")),
+        ("key to suggestion, ms:\np50 and p95", "run", ("latency_p95_ms", "latency_p50_ms")),
         (
             "prompt tokens computed on the same line: mean and p95",
             "run",
@@ -23,11 +23,11 @@ _RUNS: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     "bulk": (
         ("holes a minute", "run", ("holes_per_min",)),
         (
-            "answer tokens a second: decoding, and from beginning to end",
+            "answer tokens a second:\ndecoding, all in all",
             "run",
             ("decode_tokens_per_s", "generated_tokens_per_s"),
         ),
-        ("key to suggestion, ms: p50 and p95", "typing", ("latency_p95_ms", "latency_p50_ms")),
+        ("key to suggestion, ms:\np50 and p95", "typing", ("latency_p95_ms", "latency_p50_ms")),
     ),
 }
 """Of each panel the title, what names a bar, and its values, the larger first."""
