@@ -49,7 +49,7 @@ from lsp_server.commands.bulk_options import BulkOptions
 from lsp_server.commands.settle import settle
 from lsp_server.errors import UsageError
 
-_DEFAULTS: dict[str, Any] = {"holes": 96, "keys": 150, "caps": (1, 4, 16, 64)}
+_DEFAULTS: dict[str, Any] = {"holes": 192, "keys": 150, "caps": (1, 4, 16, 64)}
 _QUICK: dict[str, Any] = {"holes": 6, "keys": 12, "caps": (4,)}
 _LIMITS = {"holes": (1, 100_000), "keys": (0, 100_000), "seed": (0, 2**63 - 1)}
 _CORPUS_CHARS = 4500
