@@ -26,6 +26,10 @@ class CostCurve:
         mean = self._mean_s.get(bucket)
         self._mean_s[bucket] = seconds if mean is None else mean + _COST_WEIGHT * (seconds - mean)
 
+    def knows(self, num_rows: int) -> bool:
+        """Whether so few rows have been measured: what is estimated below the smallest count is too much."""
+        return bool(self._mean_s) and min(self._mean_s) <= 1 << round_log2(num_rows)
+
     def estimate_s(self, num_rows: int) -> float:
         """Between two measured counts a straight line; beyond the largest a guess that invites to try it."""
         if not self._mean_s:
@@ -123,6 +127,8 @@ class Speculator:
         whole pass. It costs its row in this pass, and what the source takes for it; a source that has to catch up
         first must save that over the rest of the answer.
         """
+        if load.num_sequences > 1 and not self.cost.knows(load.num_sequences):
+            return 0  # a pass without drafts tells what one costs
         rate = self._of(source.name).rate
         share_s = self.cost.estimate_s(load.num_sequences) / load.num_sequences
         base_s = self.cost.estimate_s(load.num_rows)

@@ -250,3 +250,16 @@ def test_the_more_sequences_share_a_pass_the_less_is_drafted() -> None:
         counts.append(len(speculator.propose(sequence, 99, load)))
     assert counts[0] >= counts[1] >= counts[2] >= counts[3] == 0
     assert counts[0] > counts[2]
+
+
+def test_beside_others_nothing_is_drafted_before_it_is_known_what_a_pass_without_drafts_costs() -> None:
+    """Else drafts would hide it for ever: of 48 requests' passes only those of 48 and their drafts would be known."""
+    speculator, sequence = Speculator(_PROFILE), _sequence()
+    speculator.add(sequence, (_Source(),))
+    load = Load(48, 48)
+    assert speculator.propose(sequence, 99, load) == []
+    speculator.cost.record(256, 1.0)  # prompts
+    assert speculator.propose(sequence, 99, load) == []
+    assert len(speculator.propose(sequence, 99, Load())) == 7
+    speculator.cost.record(48, 1.0)
+    assert len(speculator.propose(sequence, 99, load)) == 7
