@@ -87,7 +87,8 @@ class EngineConfig:
     niceness: int = 0
     """How willingly the service gives way to other programs, 0 to 19; a suggestion then takes longer beside them."""
     max_memory_mb: int = 0
-    """Most MiB of weights and cache; 0 is half of what is free. What needs more is loaded in a smaller precision."""
+    """Most MiB of the process that holds the model, all of it; 0 is half of what is free. What needs more is loaded in
+    a smaller precision."""
     max_context_tokens: int = 8192
     """Most tokens a prompt and its completion may hold together; bounds the KV memory."""
     fim_family: str = "auto"

@@ -84,8 +84,9 @@ class Engine:
         config = settled(config)
         device, dtype = _device(config.device), _dtype(config.dtype)
         use_threads(count_threads(config.num_threads).num_threads)
-        model = load_model(config.model, config, dtype, device)
-        draft_model, draft_bytes = _load_draft_model(config, model, dtype, device) if config.draft_model else (None, 0)
+        smaller = _load_smaller(config, dtype, device) if config.draft_model else None
+        model = load_model(config.model, config, dtype, device, smaller.storage.num_bytes if smaller else 0)
+        draft_model = _draft_model(smaller, model) if smaller else None
         info = EngineInfo(
             model=model.name,
             architecture=model.decoder.config.architecture,
@@ -96,7 +97,7 @@ class Engine:
             device=str(device),
             num_threads=torch.get_num_threads(),
             num_parameters=model.num_parameters,
-            memory_bytes=model.num_bytes + draft_bytes,
+            memory_bytes=model.num_bytes + (smaller.num_bytes if smaller else 0),
             load_s=0.0,
         )
         loop = Loop(model.decoder, model.storage, model.cache, PROFILES[config.profile], model.num_tokens)
@@ -259,10 +260,13 @@ class Engine:
         return "failed"
 
 
-def _load_draft_model(
-    config: EngineConfig, model: LoadedModel, dtype: torch.dtype, device: torch.device
-) -> tuple[DraftModel, int]:
-    smaller = load_model(config.draft_model, config, dtype, device)
+def _load_smaller(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> LoadedModel:
+    """The model that drafts: before the other one, whose cache takes what is left."""
+    return load_model(config.draft_model, replace(config, profile="completion"), dtype, device)
+
+
+def _draft_model(smaller: LoadedModel, model: LoadedModel) -> DraftModel:
+    """Raises ``ConfigError`` for one that cannot draft for this model."""
     if list(smaller.vocabulary.tokenizer.all_bytes) != list(model.vocabulary.tokenizer.all_bytes):
         raise ConfigError(
             f"engine.draft_model {smaller.name} has another vocabulary than {model.name}; choose one alike"
@@ -274,7 +278,7 @@ def _load_draft_model(
         )
     draft_model = DraftModel(smaller.decoder, smaller.storage, smaller.cache, smaller.num_tokens)
     draft_model.warm_up()
-    return draft_model, smaller.num_bytes
+    return draft_model
 
 
 def _completion(deltas: list[Delta]) -> Completion:

@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.fim import PromptBuilder, detect_family, family_named
 from engine.healing import Vocabulary
-from engine.machine.memory import allowed_bytes, available_bytes, choose_precision
+from engine.machine.memory import PROCESS_BYTES, available_bytes, choose_precision, resident_bytes, room_bytes
 from engine.machine.predict import DEFAULT_CACHE_BYTES, ModelSize, memory_bytes, size_of, weight_bytes
 from engine.model.config import ModelConfig
 from engine.model.contract import AnyDecoder
@@ -54,8 +54,13 @@ class LoadedModel:
         return self.vocabulary.tokenizer.vocab_size
 
 
-def load_model(name: str, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> LoadedModel:
-    """Read a model into memory; takes seconds. Raises ``ModelError`` and ``ConfigError``."""
+def load_model(
+    name: str, config: EngineConfig, dtype: torch.dtype, device: torch.device, reserved_bytes: int = 0
+) -> LoadedModel:
+    """Read a model into memory; takes seconds. Raises ``ModelError`` and ``ConfigError``.
+
+    ``reserved_bytes`` is memory that this process will take for something else.
+    """
     model = resolve_model(name)
     checkpoint = open_checkpoint(model.path)
     shape, tokenizer = checkpoint.config, checkpoint.load_tokenizer()
@@ -70,8 +75,10 @@ def load_model(name: str, config: EngineConfig, dtype: torch.dtype, device: torc
     prompts = PromptBuilder(family, vocabulary, context_tokens)
     kernels = choose_kernels(config, shape, dtype, device)
     size = size_of(shape, checkpoint.four_bit_share())
-    precision = _fitting(config, size, kernels, context_tokens)
-    num_blocks = _num_blocks(config, shape, context_tokens, dtype, weight_bytes(size, precision, kernels.is_native))
+    room = _room_bytes(config, device, reserved_bytes)
+    precision = _fitting(config, size, kernels, context_tokens, room)
+    cache_room = room - weight_bytes(size, precision, kernels.is_native)
+    num_blocks = _num_blocks(config, shape, context_tokens, dtype, cache_room)
     decoder: AnyDecoder
     if kernels.is_native and precision != "exact":
         decoder, num_weight_bytes = load_native_decoder(checkpoint, model.path, precision, context_tokens)
@@ -94,19 +101,27 @@ def load_model(name: str, config: EngineConfig, dtype: torch.dtype, device: torc
     )
 
 
-def _fitting(config: EngineConfig, size: ModelSize, kernels: Kernels, context_tokens: int) -> str:
+def _room_bytes(config: EngineConfig, device: torch.device, reserved_bytes: int) -> int:
+    """For weights and cache, where they will be."""
+    if device.type == "cuda":
+        taken, free = torch.cuda.memory_reserved(device), int(torch.cuda.mem_get_info(device)[0])
+    else:
+        taken, free = resident_bytes(), available_bytes()
+    return room_bytes(config.max_memory_mb, free, taken, reserved_bytes)
+
+
+def _fitting(config: EngineConfig, size: ModelSize, kernels: Kernels, context_tokens: int, room_bytes: int) -> str:
     """The precision to load in: the one that was chosen, or a smaller one if that takes too much memory."""
     sizes = memory_bytes(size, context_tokens, config.kv_cache_mb, kernels.is_native)
     possible = {name: sizes[name] for name in kernels.possible}
-    allowed = allowed_bytes(config.max_memory_mb, available_bytes())
-    precision, message = choose_precision(kernels.precision, possible, allowed)
+    precision, message = choose_precision(kernels.precision, possible, room_bytes + PROCESS_BYTES)
     if message:
         _logger.warning("%s", message)
     return precision
 
 
 def _num_blocks(
-    config: EngineConfig, shape: ModelConfig, context_tokens: int, dtype: torch.dtype, num_weight_bytes: int
+    config: EngineConfig, shape: ModelConfig, context_tokens: int, dtype: torch.dtype, room_bytes: int
 ) -> int:
     """Blocks of the cache, with the null block. Raises ``ConfigError`` when one context does not fit."""
     token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
@@ -120,8 +135,7 @@ def _num_blocks(
                 f"{-(-least * block_bytes // 2**20)} MiB: allow that much, or lower engine.max_context_tokens"
             )
         return wanted
-    allowed = allowed_bytes(config.max_memory_mb, available_bytes())
-    wanted_bytes = min(allowed, DEFAULT_CACHE_BYTES)
+    wanted_bytes = DEFAULT_CACHE_BYTES
     if config.profile == "batch":  # what runs together is as much as there is room for
-        wanted_bytes = max(wanted_bytes, min(allowed - num_weight_bytes, _BATCH_TOKENS * token_bytes))
+        wanted_bytes = max(wanted_bytes, min(room_bytes, _BATCH_TOKENS * token_bytes))
     return max(least, wanted_bytes // block_bytes)

@@ -3,10 +3,9 @@
 import time
 from collections.abc import Collection
 
-import psutil
-
 from engine.bulk.wire import Progress, Summary
 from engine.engine import Engine
+from engine.machine.memory import peak_bytes
 from engine.machine.predict import layer_weights
 from engine.model.config import ModelConfig
 from engine.request import Finished, Lane, Usage
@@ -19,11 +18,9 @@ class Counts:
     def __init__(self, engine: Engine) -> None:
         self._cache = engine.cache
         self._shape = engine.model.decoder.config
-        self._process = psutil.Process()
         self._started_s = time.monotonic()
         self._num_computed_tokens = self._num_cached_tokens = 0
         self._num_wanted_keys = self._num_read_keys = 0
-        self._peak_bytes = 0
         self._max_used_blocks = 0
         self._decode_s = 0.0
         self._num_decode_tokens = 0
@@ -39,7 +36,6 @@ class Counts:
         self._num_wanted_keys += num_keys[0]
         self._num_read_keys += num_keys[1]
         self._max_used_blocks = max(self._max_used_blocks, self._cache.num_used)
-        self._peak_bytes = max(self._peak_bytes, self._process.memory_info().rss)
 
     def on_end(self, lane: Lane, finished: Finished) -> None:
         """A request has ended with an answer."""
@@ -72,7 +68,7 @@ class Counts:
             padding_share=1.0 - self._num_wanted_keys / self._num_read_keys if self._num_read_keys else 0.0,
             kv_used_share=self._cache.num_used / num_blocks,
             num_preemptions=self.num_preemptions,
-            peak_memory_bytes=max(self._peak_bytes, self._process.memory_info().rss),
+            peak_memory_bytes=peak_bytes(),
         )
 
     def summary(self, operations_per_s: float | None) -> Summary:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 GROUP = 32
 _MOST = 15
+_ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,13 @@ def stacked(parts: list[Groups]) -> Groups:
 def round_to_groups(weight: Tensor) -> Groups:
     """The nearest of 16 steps between the least and the largest weight of each group; ``weight`` is float."""
     outputs, inputs = weight.shape
-    grouped = weight.float().view(outputs, inputs // GROUP, GROUP)
-    minima, most = grouped.aminmax(dim=2)
-    scales = ((most - minima) / _MOST).clamp_min_(1e-12)
-    values = ((grouped - minima.unsqueeze(2)) / scales.unsqueeze(2)).round_().clamp_(0, _MOST).to(torch.uint8)
+    values = torch.empty(outputs, inputs // GROUP, GROUP, dtype=torch.uint8)
+    scales, minima = torch.empty(values.shape[:2]), torch.empty(values.shape[:2])
+    for start in range(0, outputs, _ROWS_AT_ONCE):  # to spare memory
+        part = slice(start, start + _ROWS_AT_ONCE)
+        grouped = weight[part].float().view(-1, inputs // GROUP, GROUP)
+        minima[part], most = grouped.aminmax(dim=2)
+        scales[part] = ((most - minima[part]) / _MOST).clamp_min_(1e-12)
+        steps = (grouped - minima[part].unsqueeze(2)).div_(scales[part].unsqueeze(2))
+        values[part] = steps.round_().clamp_(0, _MOST)
     return Groups(values.view(outputs, inputs), scales, minima)

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.machine.memory import PRECISIONS
+from engine.machine.memory import PRECISIONS, PROCESS_BYTES
 from engine.model.config import ModelConfig
 
 ROWS = (1, 4, 128)
@@ -124,9 +124,9 @@ def cache_bytes(size: ModelSize, context_tokens: int, kv_cache_mb: int = 0) -> i
 
 
 def memory_bytes(size: ModelSize, context_tokens: int, kv_cache_mb: int, is_native: bool) -> dict[str, int]:
-    """Bytes of weights and cache, by precision."""
-    cache = cache_bytes(size, context_tokens, kv_cache_mb)
-    return {precision: weight_bytes(size, precision, is_native) + cache for precision in PRECISIONS}
+    """Bytes of the engine's process, with weights and cache, by precision."""
+    others = PROCESS_BYTES + cache_bytes(size, context_tokens, kv_cache_mb)
+    return {precision: weight_bytes(size, precision, is_native) + others for precision in PRECISIONS}
 
 
 def step_s(size: ModelSize, precision: str, rates: Rates) -> float:

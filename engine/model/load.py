@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.checkpoint.groups import Groups, round_to_groups
 from engine.checkpoint.source import Checkpoint
 from engine.errors import CheckpointError
+from engine.machine.memory import give_back_unused
 from engine.model.config import ModelConfig
 from engine.model.decoder import AnyLinear, Decoder, Layer
 from engine.model.layers import Rotary, rope_frequencies
@@ -27,17 +28,17 @@ def load_decoder(
     config = checkpoint.config
     check_shapes(config, checkpoint.parameter_shapes())
     parameters = _Parameters(checkpoint, dtype, device, precision)
-    # two threads: dequantising and packing use one core at a time. The head is the largest product and exists twice
-    # while it is packed, so it comes first. A tied head is packed as well: a step reads all of it, but only single
-    # rows of the embedding.
+    # The head is the largest product and exists several times while it is packed, so it comes before all else; a tied
+    # head is packed as well: a step reads all of it, but only single rows of the embedding. Two threads for the layers:
+    # dequantising and packing use one core at a time.
     with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:
         warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)  # which will go; see Int8Linear
         embedding = parameters.read("embedding")
-        head = pool.submit(parameters.head, embedding)
+        head = parameters.head(embedding)
         layers = list(pool.map(parameters.layer, range(config.num_layers)))
     rotary = Rotary(rope_frequencies(config, checkpoint.rope_factors()), num_positions, dtype, device)
-    decoder = Decoder(config, embedding, layers, parameters.read("norm"), head.result(), rotary)
-    products = [head.result()] if head.result().is_packed or not config.is_tied else []
+    decoder = Decoder(config, embedding, layers, parameters.read("norm"), head, rotary)
+    products = [head] if head.is_packed or not config.is_tied else []
     for layer in layers:
         products += [layer.qkv, layer.output, layer.gate_up, layer.down]
     return decoder, embedding.numel() * embedding.element_size() + sum(product.num_bytes for product in products)
@@ -64,12 +65,14 @@ class _Parameters:
         is_tied = "head.weight" not in self._shapes
         weight = embedding if is_tied else self.read("head.weight")
         is_int8 = self._precision != "exact" and can_int8()
-        return Int8Linear(weight, has_many_rows=False) if is_int8 else Linear(weight)
+        head = Int8Linear(weight, has_many_rows=False) if is_int8 else Linear(weight)
+        give_back_unused()
+        return head
 
     def layer(self, index: int) -> Layer:
         """One transformer block."""
         at = f"layers.{index}"
-        return Layer(
+        layer = Layer(
             attn_norm=self.read(f"{at}.attn_norm"),
             qkv=self._linear(f"{at}.qkv"),
             output=self._linear(f"{at}.output"),
@@ -77,6 +80,8 @@ class _Parameters:
             gate_up=self._linear(f"{at}.gate_up"),
             down=self._linear(f"{at}.down"),
         )
+        give_back_unused()
+        return layer
 
     def _linear(self, name: str) -> AnyLinear:
         bias = self.read(f"{name}.bias") if f"{name}.bias" in self._shapes else None

@@ -157,7 +157,7 @@ async def _measure(plan: _Plan, is_asked: bool) -> Report:
     facts = {name: bench.facts[name] for name in ("num_parameters", "device", "kernels")}
     facts |= {"dtype": rows[0]["precision"], "allowed_bytes": allowed}
     remark = (
-        f"weights and cache may take {allowed / 1e6:.0f} MB (engine.max_memory_mb, by default half of what is free)"
+        f"the engine may take {allowed / 1e6:.0f} MB in all (engine.max_memory_mb, by default half of what is free)"
     )
     outcome = ModelResult(
         plan.config.model, facts, rows, bars=bars(rows, allowed) if is_asked else [], remarks=[remark]

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import DEFAULT_MODEL
+from engine.paths import models_dir
 from tests.real_model.conftest import require
 
 pytestmark = pytest.mark.real_model
@@ -72,20 +74,20 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path / "ws"
 
 
-def _start(workspace: Path, *arguments: str) -> "subprocess.Popen[str]":
+def _start(workspace: Path, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "lsp_server", "bulk", "--model", DEFAULT_MODEL, "--progress", "json", *arguments],
         cwd=workspace,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def _run(workspace: Path, *arguments: str) -> tuple[int, str, list[dict[str, object]]]:
+def _run(workspace: Path, *arguments: str, **variables: str) -> tuple[int, str, list[dict[str, object]]]:
     """Exit code, result and events."""
-    with _start(workspace, *arguments) as process:
+    with _start(workspace, *arguments, **variables) as process:
         out, err = process.communicate(timeout=240)
     assert "Traceback" not in err, err
     events = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
@@ -120,3 +122,24 @@ def test_a_workspace_is_filled_sensibly_and_a_killed_run_ends_the_same(workspace
     ast.parse((workspace / "shop/cart.py").read_text())
     assert "<FILL>" not in (workspace / "shop/cart.py").read_text()
     assert (workspace / "shop/item.py").read_text() == _FILES["shop/item.py"]
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_the_process_stays_within_the_memory_it_may_take(workspace: Path, tmp_path: Path, kernels: str) -> None:
+    """Also while it loads, and packs the weights the first time. Four bits are what there is room for."""
+    cap_mb = 1330
+    Path(os.environ["MIDLINE_CONFIG"]).write_text(f'[engine]\nmax_memory_mb = {cap_mb}\nkernels = "{kernels}"\n')
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "models").symlink_to(models_dir())
+    try:
+        for name in ("packed now", "packed before"):
+            _, _, events = _run(workspace, "--journal", str(tmp_path / name), MIDLINE_CACHE_DIR=str(cache))
+            report = events[-1]["report"]
+            assert isinstance(report, dict)
+            engine = report["engine"]
+            assert engine["precision"] == "int4"
+            assert engine["num_preemptions"] == 0
+            assert 2**30 < engine["peak_memory_bytes"] <= cap_mb * 2**20, (name, engine["peak_memory_bytes"] / 2**20)
+    finally:
+        shutil.rmtree(cache)  # hundreds of megabytes

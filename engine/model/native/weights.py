@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.checkpoint.groups import Groups, round_to_groups
 from engine.checkpoint.source import Checkpoint
+from engine.machine.memory import give_back_unused
 from engine.model.config import ModelConfig
 from engine.model.native.forms import TILE, Form, interleaved, pack_int4, pack_int8
 
@@ -94,7 +95,7 @@ class Packer:
 
     def _layer(self, index: int) -> LayerWeights:
         at = f"layers.{index}"
-        return LayerWeights(
+        layer = LayerWeights(
             attn_norm=self._read(f"{at}.attn_norm"),
             qkv=self._product(f"{at}.qkv"),
             output=self._product(f"{at}.output"),
@@ -102,6 +103,8 @@ class Packer:
             gate_up=self._product(f"{at}.gate_up"),
             down=self._product(f"{at}.down"),
         )
+        give_back_unused()
+        return layer
 
     def _product(self, name: str) -> Form:
         is_gated = name.endswith("gate_up")

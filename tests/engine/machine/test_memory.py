@@ -1,9 +1,21 @@
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import ConfigError
-from engine.machine.memory import PRECISIONS, allowed_bytes, available_bytes, choose_precision
+from engine.machine.memory import (
+    PRECISIONS,
+    WORK_BYTES,
+    allowed_bytes,
+    available_bytes,
+    choose_precision,
+    give_back_unused,
+    peak_bytes,
+    resident_bytes,
+    room_bytes,
+)
 
 GB = 10**9
 SIZES = {"exact": 3 * GB, "int8": 1_200_000_000, "int4": 700_000_000}
@@ -27,7 +39,7 @@ def test_a_larger_precision_than_the_wanted_one_is_never_taken() -> None:
 
 def test_a_model_that_fits_in_no_precision_is_an_error_of_one_line() -> None:
     with pytest.raises(
-        ConfigError, match=r"needs 0\.7 GB of memory, 0\.5 GB are allowed \(engine\.max_memory_mb"
+        ConfigError, match=r"needs 0\.7 GB of memory, 0\.5 GB are allowed \(engine\.max_memory_mb.*set it to 668,"
     ) as caught:
         choose_precision("exact", SIZES, GB // 2)
     assert "\n" not in str(caught.value)
@@ -54,3 +66,24 @@ def test_the_setting_is_the_limit_and_without_it_half_of_what_is_free() -> None:
     assert allowed_bytes(0, 8 * GB) == 4 * GB
     assert allowed_bytes(3, 8 * GB) == 3 * 2**20
     assert available_bytes() > 2**20
+
+
+def test_room_is_what_the_process_and_its_work_leave() -> None:
+    taken = 500 * 2**20
+    assert room_bytes(2000, 8 * GB, taken) == 1500 * 2**20 - WORK_BYTES
+    assert room_bytes(2000, 8 * GB, taken, reserved_bytes=2**20) == 1499 * 2**20 - WORK_BYTES
+    assert room_bytes(0, 8 * GB, 2 * GB) == 3 * GB - WORK_BYTES  # half of what was free before it was there
+    assert room_bytes(400, 8 * GB, taken) == 0
+    now = resident_bytes()
+    assert peak_bytes() >= 0.99 * now > 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory that is freed is given back, or kept, by itself")
+def test_what_was_freed_is_given_back() -> None:
+    pieces = [bytearray(100_000) for _ in range(1000)]
+    last = bytearray(100_000)  # lies above: without asking, what is below stays
+    pieces.clear()
+    kept = resident_bytes()
+    give_back_unused()
+    assert kept - resident_bytes() > 50_000_000
+    del last

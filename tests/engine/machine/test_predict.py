@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.checkpoint.catalogue import load_catalogue
-from engine.machine.memory import PRECISIONS
+from engine.machine.memory import PRECISIONS, PROCESS_BYTES
 from engine.machine.predict import (
     DEFAULT_CACHE_BYTES,
     KernelRates,
@@ -58,7 +58,7 @@ def test_mixed_is_in_between_by_what_the_file_has_in_four_bits(share: float) -> 
 def test_torch_keeps_int8_twice_and_the_compiled_kernels_once() -> None:
     torch, native = (memory_bytes(SIZE, 8192, 0, is_native) for is_native in (False, True))
     assert torch["int8"] - native["int8"] == 900
-    assert torch["exact"] == native["exact"] == 2 * 900 + 4 * 100 + DEFAULT_CACHE_BYTES
+    assert torch["exact"] == native["exact"] == 2 * 900 + 4 * 100 + DEFAULT_CACHE_BYTES + PROCESS_BYTES
 
 
 def test_a_setting_that_cannot_be_had_here_is_as_auto() -> None:
@@ -76,10 +76,10 @@ def test_cache_is_the_setting_or_one_context_at_least() -> None:
 
 
 def test_the_catalogue_s_models_on_two_cores_of_a_server() -> None:
-    """25 GB/s and 0.2 ms a layer: a token of the small model was measured at 26 ms there, its memory at 1,392 MB."""
+    """25 GB/s and 0.2 ms a layer: a token of the small model takes 26 ms there, its weights and cache 1,392 MB."""
     small, large, known = load_catalogue()[SMALL].size, load_catalogue()[LARGE].size, rates(25.0, layer_us=200.0)
     assert 1000 * step_s(small, "int8", known) == pytest.approx(26, rel=0.1)
-    assert memory_bytes(small, 8192, 0, is_native=False)["int8"] == pytest.approx(1.392e9, rel=0.001)
+    assert memory_bytes(small, 8192, 0, is_native=False)["int8"] - PROCESS_BYTES == pytest.approx(1.392e9, rel=0.001)
     assert suggestion_ms(large, "int8", known) > 500 > suggestion_ms(large, "int4", known)
 
 
