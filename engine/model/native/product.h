@@ -46,8 +46,21 @@ static inline __m512i broadcast4(const int8_t* p) { return _mm512_set1_epi32(*re
 // sum += the products of w's bytes, which have no sign, with a's. The compiler's own function copies each sum twice.
 static inline void dot(__m512i& sum, __m512i w, __m512i a) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(a)); }
 
+// Weights of the next tile, which come from memory while the rows of this one are computed: at each line of weights
+// `step` bytes more. 0: all rows are computed at once, and there is no time for it.
+struct Next {
+    const char* from;
+    int64_t step;
+
+    void fetch(int64_t line) const {
+        if (step == 64) _mm_prefetch(from + line * 64, _MM_HINT_T1);  // into L1 there are too many at once
+        else if (step) _mm_prefetch(from + line * step, _MM_HINT_T0);
+    }
+};
+
 template <int R>
-static inline void tile_int8(const Form& form, int64_t tile, const Rows& rows, int64_t row, __m512 (*out)[2]) {
+static inline void tile_int8(const Form& form, int64_t tile, const Rows& rows, int64_t row, const Next& next,
+                             __m512 (*out)[2]) {
     const int64_t k = form.inputs;
     const uint8_t* w = form.data + tile * TILE * k;
     const int8_t* a = rows.data + row * k;
@@ -56,6 +69,7 @@ static inline void tile_int8(const Form& form, int64_t tile, const Rows& rows, i
     UNROLL for (int r = 0; r < R; r++)
         sums[r][0] = sums[r][1] = _mm512_set1_epi32(-128 * static_cast<int32_t>(rows.sums[row + r]));
     for (int64_t i = 0; i < k; i += 4, w += 128) {
+        next.fetch(i / 4);
         _mm_prefetch(reinterpret_cast<const char*>(w + 2048), _MM_HINT_T0);
         _mm_prefetch(reinterpret_cast<const char*>(w + 2112), _MM_HINT_T0);
         const __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
@@ -172,9 +186,10 @@ struct Best {
 };
 
 template <int R, class End>
-static void tile_rows(const Form& form, int64_t tile, const Rows& rows, int64_t row, const End& end) {
+static void tile_rows(const Form& form, int64_t tile, const Rows& rows, int64_t row, const Next& next,
+                      const End& end) {
     __m512 out[R][2];
-    if (form.kind == INT8) tile_int8<R>(form, tile, rows, row, out);
+    if (form.kind == INT8) tile_int8<R>(form, tile, rows, row, next, out);
     else tile_int4<R>(form, tile, rows, row, out);
     for (int r = 0; r < R; r++) {
         if (form.bias)
@@ -185,9 +200,10 @@ static void tile_rows(const Form& form, int64_t tile, const Rows& rows, int64_t 
 }
 
 template <int MOST, class End>
-static inline void tile_up_to(int64_t n, const Form& form, int64_t tile, const Rows& rows, int64_t row, const End& end) {
-    if (n == MOST) return tile_rows<MOST>(form, tile, rows, row, end);
-    if constexpr (MOST > 1) tile_up_to<MOST - 1>(n, form, tile, rows, row, end);
+static inline void tile_up_to(int64_t n, const Form& form, int64_t tile, const Rows& rows, int64_t row,
+                              const Next& next, const End& end) {
+    if (n == MOST) return tile_rows<MOST>(form, tile, rows, row, next, end);
+    if constexpr (MOST > 1) tile_up_to<MOST - 1>(n, form, tile, rows, row, next, end);
 }
 
 // A share of the tiles (all when none are listed) on each thread of the team, as many rows at once as registers hold.
@@ -195,10 +211,14 @@ template <class End>
 static void product(const Form& form, const int64_t* tiles, int64_t num_tiles, const Rows& rows, int64_t num_rows,
                     const End& end) {
     const int64_t most = form.kind == INT8 ? 8 : 6, blocks = (num_rows + most - 1) / most;
+    const int64_t size = TILE * form.inputs;  // INT8
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < num_tiles; i++)
+    for (int64_t i = 0; i < num_tiles; i++) {
+        const int64_t tile = tiles ? tiles[i] : i;
         for (int64_t b = 0; b < blocks; b++) {
             const int64_t row = b * num_rows / blocks, n = (b + 1) * num_rows / blocks - row;
-            tile_up_to<8>(n, form, tiles ? tiles[i] : i, rows, row, end);
+            const auto* next = reinterpret_cast<const char*>(form.data + (tile + 1) * size + b * size / blocks);
+            tile_up_to<8>(n, form, tile, rows, row, Next{next, blocks > 1 ? 128 / blocks : 0}, end);
         }
+    }
 }
