@@ -261,25 +261,36 @@ class Loop:
     def _choose_all(self, flight: Flight, sampled: list[Chunk]) -> dict[Chunk, int]:
         """Choose the next tokens of some sequences; returns how many of their drafts came true.
 
-        All logits are computed only for those that want more than the likeliest token, and for few of them at once.
+        The likeliest ones are chosen while they are computed. All logits are wanted of a sequence that draws, of few
+        at a time, and of one that may choose only some tokens.
         """
-        free: list[Chunk] = []
-        others: list[Chunk] = []
-        for chunk in sampled:
-            job = self._jobs[chunk.sequence]
-            (free if job.sampler.is_greedy and job.generation.allowed_ids() is None else others).append(chunk)
+        free = [chunk for chunk in sampled if self._jobs[chunk.sequence].generation.allowed_ids() is None]
         accepted: dict[Chunk, int] = {}
-        if free:
-            best = self._decoder.best(torch.cat([flight.hidden(chunk) for chunk in free]), self._num_tokens)
-            accepted |= self._choose_each(free, Likeliest(best))
-        # those that may choose only a few tokens stand together
-        others.sort(key=lambda chunk: self._jobs[chunk.sequence].generation.allowed_ids() is None)
-        for first in range(0, len(others), _SCORED_TOGETHER):
-            some = others[first : first + _SCORED_TOGETHER]
-            hidden = torch.cat([flight.hidden(chunk) for chunk in some])
-            logits = self._decoder.logits(hidden, self._only_wanted(some))[:, : self._num_tokens]
+        for some in self._scored_together(free):
+            hidden = [flight.hidden(chunk) for chunk in some]
+            best = self._decoder.best(torch.cat(hidden), self._num_tokens, self._kept_rows(some))
+            accepted |= self._choose_each(some, Likeliest(best))
+        others = [chunk for chunk in sampled if chunk not in accepted]
+        for some in _batched(others):
+            hidden = [flight.hidden(chunk) for chunk in some]
+            logits = self._decoder.logits(torch.cat(hidden), self._only_wanted(some))[:, : self._num_tokens]
             accepted |= self._choose_each(some, Scores(logits))
         return accepted
+
+    def _scored_together(self, chunks: list[Chunk]) -> list[list[Chunk]]:
+        """The greedy ones with the first of those that draw, then the rest of these."""
+        greedy = [chunk for chunk in chunks if not self._draws(chunk)]
+        drawing = _batched([chunk for chunk in chunks if self._draws(chunk)])
+        together = [greedy + drawing[0], *drawing[1:]] if drawing else [greedy]
+        return [some for some in together if some]
+
+    def _kept_rows(self, chunks: list[Chunk]) -> list[int]:
+        """Rows of the sequences that draw."""
+        rows = [self._draws(chunk) for chunk in chunks for _ in range(chunk.num_logits)]
+        return [row for row, draws in enumerate(rows) if draws]
+
+    def _draws(self, chunk: Chunk) -> bool:
+        return not self._jobs[chunk.sequence].sampler.is_greedy
 
     def _choose_each(self, chunks: list[Chunk], scores: AnyScores) -> dict[Chunk, int]:
         first_rows = accumulate((chunk.num_logits for chunk in chunks), initial=0)
@@ -351,6 +362,11 @@ class Loop:
     def _remove(self, job: Job) -> None:
         del self._jobs[job.sequence]
         self.speculator.remove(job.sequence)
+
+
+def _batched(chunks: list[Chunk]) -> list[list[Chunk]]:
+    """So few together that their logits do not fill the memory."""
+    return [chunks[first : first + _SCORED_TOGETHER] for first in range(0, len(chunks), _SCORED_TOGETHER)]
 
 
 def _serves_successor(chunk: Chunk) -> bool:

@@ -1,6 +1,7 @@
 """Choosing the next token from its logits."""
 
 import secrets
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,33 +21,45 @@ class Scores:
     """All logits of some rows, float32 ``[rows, vocab_size]``."""
 
     def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
+        self._logits = logits
+
+    def logits(self, row: int) -> Tensor:
+        """Float32 ``[vocab_size]``."""
+        return self._logits[row]
 
     def best(self, row: int) -> int:
         """The likeliest token; of equals the one with the least id."""
-        return best_of(self.logits[row : row + 1]).token_ids[0]
+        return best_of(self._logits[row : row + 1]).token_ids[0]
 
     def logprob(self, row: int, token_id: int, allowed: npt.NDArray[np.int64] | None) -> float:
         """Natural logarithm of a token's probability, before temperature; among the ``allowed`` if not all are."""
-        logits = self.logits[row].cpu().numpy()
+        logits = self._logits[row].cpu().numpy()
         own = logits if allowed is None else logits[allowed]
         most = own.max()
         return float(logits[token_id] - most - np.log(np.exp(own - most).sum(dtype=np.float64)))
 
 
 class Likeliest:
-    """Of some rows the likeliest token alone: what greedy decoding wants, without the memory for all logits."""
+    """Of some rows the likeliest token, where all tokens are allowed, and all logits only of those that were kept."""
 
     def __init__(self, best: Best) -> None:
         self._best = best
+
+    def logits(self, row: int) -> Tensor:
+        """As ``Scores.logits``, of a row that was kept."""
+        return self._best.logits[row]
 
     def best(self, row: int) -> int:
         """As ``Scores.best``."""
         return self._best.token_ids[row]
 
     def logprob(self, row: int, token_id: int, allowed: npt.NDArray[np.int64] | None) -> float:
-        """As ``Scores.logprob``, for the token that is ``best``."""
-        return self._best.logprobs[row]
+        """As ``Scores.logprob``; of a row that was not kept only for the token that is ``best``."""
+        best = self._best.token_ids[row]
+        if token_id == best:
+            return self._best.logprobs[row]
+        logits = self._best.logits[row]
+        return self._best.logprobs[row] + float(logits[token_id] - logits[best])
 
 
 AnyScores = Scores | Likeliest
@@ -74,45 +87,57 @@ class Sampler:
         """The token at ``position``; only ids in ``allowed`` unless it is None."""
         if self.is_greedy and allowed is None:
             return scores.best(row)
-        assert isinstance(scores, Scores)
-        logits = scores.logits[row]
+        logits = scores.logits(row)
         ids = None if allowed is None else torch.from_numpy(allowed).to(logits.device)
         own = logits if ids is None else logits[ids]
         index = int(own.argmax()) if self.is_greedy else self._draw(own, position)
         return index if ids is None else int(ids[index])
 
     def _draw(self, logits: Tensor, position: int) -> int:
-        # numpy: its one thread needs 0.3 ms, torch's would wait for each other beside whatever else runs
-        scaled = logits.cpu().numpy()
+        # numpy: its one thread needs 0.1 ms, torch's would wait for each other beside whatever else runs
+        scores, uniform = logits.cpu().numpy(), self._uniform(position)
+        drawn = (self._drawn(scores, uniform, least) for least in _LEAST_SCORES)
+        return next(token for token in drawn if token is not None)
+
+    def _drawn(self, scores: npt.NDArray[np.float32], uniform: float, least: float) -> int | None:
+        """The token, if it can be told from those that score at least so much.
+
+        All that may be drawn stand in a line, the likeliest first, each as wide as it is likely; ``uniform`` of its
+        length is where the token stands.
+        """
+        params, most = self._params, scores.max()
+        temperature = np.float32(max(params.temperature, _LEAST_TEMPERATURE))
+        ids = np.flatnonzero(scores >= most + np.float32(least) * temperature)
+        num_most = min(params.top_k or len(scores), len(scores))
+        if params.top_k and num_most > len(ids):
+            return None
+        order = ids[np.argsort(-scores[ids], kind="stable")][:num_most]
+        weights = self._weights(scores[order], most)
+        num_kept = self._num_kept(weights, lambda: weights.sum() if params.top_k else self._weights(scores, most).sum())
+        is_cut = num_kept < len(ids) or len(ids) == len(scores)
+        if not is_cut and (params.min_p or params.top_p < 1.0):
+            return None
+        bounds = weights[:num_kept].cumsum()
+        length = bounds[-1] if is_cut else self._weights(scores, most).sum()
+        index = int(np.searchsorted(bounds, uniform * length, side="right"))
+        if index >= num_kept and not is_cut:
+            return None
+        return int(order[min(index, num_kept - 1)])
+
+    def _weights(self, scores: npt.NDArray[np.float32], most: np.float32) -> npt.NDArray[np.float64]:
+        """Probabilities, as multiples of the largest one."""
         # the largest score becomes 0 before it is divided by what may be tiny
         with np.errstate(over="ignore"):
-            scaled = (scaled - scaled.max()) / np.float32(max(self._params.temperature, _LEAST_TEMPERATURE))
-        order, weights = next(filter(None, (self._kept(scaled, least) for least in _LEAST_SCORES)))
-        bounds = weights.cumsum()
-        index = int(np.searchsorted(bounds, self._uniform(position) * bounds[-1], side="right"))
-        return int(order[min(index, len(order) - 1)])
+            scaled = (scores - most) / np.float32(max(self._params.temperature, _LEAST_TEMPERATURE))
+        return np.exp(scaled.astype(np.float64))
 
-    def _kept(
-        self, scaled: npt.NDArray[np.float32], least: float
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] | None:
-        """Tokens that may be drawn, the likeliest first, and their weights; None where some score less than that."""
-        params = self._params
-        ids = np.flatnonzero(scaled >= least)
-        is_all = len(ids) == len(scaled)
-        num_kept = min(params.top_k or len(scaled), len(scaled))
-        if num_kept > len(ids) and params.top_k:
-            return None
-        order = ids[np.argsort(-scaled[ids], kind="stable")]
-        weights = np.exp(scaled[order[:num_kept]].astype(np.float64))
-        is_left_out = weights < params.min_p
-        if params.top_p < 1.0:  # the smallest set whose weight reaches it; the first is always in it
-            total = weights.sum() if params.top_k else np.exp(scaled).sum(dtype=np.float64)
-            is_left_out |= weights.cumsum() - weights >= params.top_p * total
+    def _num_kept(self, weights: npt.NDArray[np.float64], whole: Callable[[], float]) -> int:
+        """How many of the leading tokens may be drawn; ``whole`` is the weight of them all."""
+        is_left_out = weights < self._params.min_p
+        if self._params.top_p < 1.0:  # the smallest set whose weight reaches it; the first is always in it
+            is_left_out |= weights.cumsum() - weights >= self._params.top_p * whole()
         is_left_out[0] = False
-        num_kept = len(weights) - int(is_left_out.sum())  # what is left out stands behind all that is kept
-        if num_kept == len(ids) and not is_all:
-            return None
-        return order[:num_kept], weights[:num_kept]
+        return len(weights) - int(is_left_out.sum())  # what is left out stands behind all that is kept
 
     def _uniform(self, position: int) -> float:
         """A number in [0, 1) that depends on seed and position alone."""

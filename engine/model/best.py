@@ -1,6 +1,6 @@
 """The likeliest token of each row. Imports torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ class Best:
     """The likeliest token; of equals the one with the least id."""
     logprobs: list[float]
     """Natural logarithm of its probability, before temperature."""
+    logits: dict[int, Tensor] = field(default_factory=dict, compare=False)
+    """Row -> float32 ``[tokens]``, of the rows that were to be kept."""
 
 
 def best_of(logits: Tensor) -> Best:
@@ -26,7 +28,7 @@ def best_of(logits: Tensor) -> Best:
 
 
 def joined(parts: list[Best]) -> Best:
-    """Rows behind one another."""
+    """Rows behind one another, whose logits are not kept."""
     return Best([i for part in parts for i in part.token_ids], [p for part in parts for p in part.logprobs])
 
 

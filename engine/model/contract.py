@@ -1,5 +1,6 @@
 """What every decoder can do, whichever operators compute it."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -46,7 +47,7 @@ class AnyDecoder(Protocol):
     def logits(self, hidden: Tensor, token_ids: Tensor | None = None) -> Tensor:
         """Scores of every token after each of ``hidden``, of ``token_ids`` at least."""
 
-    def best(self, hidden: Tensor, num_tokens: int) -> Best:
+    def best(self, hidden: Tensor, num_tokens: int, kept: Sequence[int] = ()) -> Best:
         """The likeliest of the first ``num_tokens`` tokens after each of ``hidden``, by the same scores, which never
-        are in memory for many rows at once.
+        are in memory for many rows at once, but for those of the rows ``kept``.
         """

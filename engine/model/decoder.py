@@ -1,6 +1,7 @@
 """The decoder of qwen2 and llama: the same layers; the configuration says which biases there are."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -82,9 +83,17 @@ class Decoder:
         return self._head(rms_norm(hidden, self._norm, self.config.rms_eps)).float()
 
     @torch.inference_mode()
-    def best(self, hidden: Tensor, num_tokens: int) -> Best:
-        """The likeliest of the first ``num_tokens`` tokens after each of ``hidden``; never has all logits in memory."""
-        return joined([best_of(self.logits(rows)[:, :num_tokens]) for rows in torch.split(hidden, _SCORED_ROWS)])
+    def best(self, hidden: Tensor, num_tokens: int, kept: Sequence[int] = ()) -> Best:
+        """The likeliest of the first ``num_tokens`` tokens after each of ``hidden``; never has all logits in memory,
+        but for those of the rows ``kept``.
+        """
+        parts: list[Best] = []
+        logits: dict[int, Tensor] = {}
+        for first in range(0, len(hidden), _SCORED_ROWS):
+            scored = self.logits(hidden[first : first + _SCORED_ROWS])[:, :num_tokens]
+            parts.append(best_of(scored))
+            logits |= {row: scored[row - first].clone() for row in kept if first <= row < first + _SCORED_ROWS}
+        return replace(joined(parts), logits=logits)
 
 
 class ForwardPass:

@@ -15,7 +15,7 @@ from lsp_server.bulk.holes import Hole
 from lsp_server.context.window import window_after, window_before
 
 _RETRY_TEMPERATURE = 0.6
-_RETRY_TOP_P = 0.95
+_RETRY_MIN_P = 0.05
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def request_for(hole: Hole, options: RequestOptions, extra: tuple[FileContext, .
 def second_attempt(request: CompletionRequest, seed: int) -> CompletionRequest:
     """The same, sampled: equal requests alike, others not, on every machine."""
     drawn = int.from_bytes(hashlib.sha256(f"{seed} {key_of('', request)}".encode()).digest()[:4], "big")
-    sampling = replace(request.sampling, temperature=_RETRY_TEMPERATURE, top_p=_RETRY_TOP_P, seed=drawn)
+    sampling = replace(request.sampling, temperature=_RETRY_TEMPERATURE, min_p=_RETRY_MIN_P, seed=drawn)
     return replace(request, sampling=sampling)
 
 

@@ -1,6 +1,7 @@
 """Logits are computed for the allowed tokens alone where each row has such, with the answers of all logits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.loop import Loop
+from engine.model.best import Best
 from engine.request import CompletionRequest, Delta, SamplingParams
 from engine.scheduler.sequence import Chunk
 from engine.speculation.sources import EarlierAnswer
@@ -84,18 +86,17 @@ def _answers(engine: Engine, requests: list[CompletionRequest]) -> list[tuple[st
 def test_the_first_row_of_a_constrained_request_wants_few(engine: Engine, strict: _Strict) -> None:
     _answers(engine, [_request("if x:\n    ", temperature=1.0, seed=0)])
     assert strict.wanted[0] == _allowed(engine, b" ")
-    assert len(strict.wanted) > 1 and strict.wanted[1:] == [None] * len(strict.wanted[1:])
+    assert strict.wanted[1:] == [None] * len(strict.wanted[1:])  # torch's, which finds the best there
 
 
 def test_rows_together_want_what_any_of_them_may_choose(engine: Engine, strict: _Strict) -> None:
     _answers(engine, [_request("if x:\n    "), _request("if y:\n\t")])
     assert strict.wanted[0] == sorted(set(_allowed(engine, b" ") + _allowed(engine, b"\t")))
     strict.wanted.clear()
-    _answers(engine, [_request("if x:\n    "), _SAMPLED])
-    assert strict.wanted[0] is None
-    strict.wanted.clear()
-    _answers(engine, [_request("if x:\n    "), _FREE])
-    assert _allowed(engine, b" ") in strict.wanted  # the likeliest token of the other row is found without
+    for other in (_SAMPLED, _FREE):  # of which no logits, or all, are kept while the likeliest token is found
+        _answers(engine, [_request("if x:\n    "), other])
+        assert _allowed(engine, b" ") in strict.wanted
+        strict.wanted.clear()
 
 
 @pytest.mark.parametrize("at_once", [1, len(_REQUESTS)])
@@ -104,7 +105,7 @@ def test_answers_are_those_of_all_logits(
 ) -> None:
     parts = [_REQUESTS[i : i + at_once] for i in range(0, len(_REQUESTS), at_once)]
     restricted = [answer for part in parts for answer in _answers(engine, part)]
-    assert (any(wanted is not None for wanted in strict.wanted)) == (at_once == 1)
+    assert any(wanted is not None for wanted in strict.wanted)
     monkeypatch.setattr(Loop, "_only_wanted", lambda *_: None)
     whole = [answer for part in parts for answer in _answers(engine, part)]
     assert [answer[:2] for answer in restricted] == [answer[:2] for answer in whole]
@@ -135,3 +136,25 @@ def test_drafts_within_a_constraint(engine: Engine, strict: _Strict, monkeypatch
         assert errors == []
         assert tuple(token for delta in deltas for token in delta.token_ids) == plain.token_ids
     assert num_constrained > 0
+
+
+def test_those_that_draw_are_scored_with_the_others_but_few_at_a_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, kept = engine.loop._decoder, []
+    best = decoder.best
+
+    def counting(hidden: torch.Tensor, num_tokens: int, rows: Sequence[int]) -> Best:
+        kept.append((len(hidden), list(rows)))
+        return best(hidden, num_tokens, rows)
+
+    drawing = [
+        replace(_SAMPLED, prompt_ids=(5, 6, 7 + i), sampling=replace(_SAMPLED.sampling, seed=i, max_tokens=3))
+        for i in range(10)
+    ]
+    alone = [_answers(engine, [request])[0] for request in drawing]
+    monkeypatch.setattr(decoder, "best", counting)
+    monkeypatch.setattr("engine.loop._SCORED_TOGETHER", 4)
+    assert [answer[:2] for answer in _answers(engine, [_FREE, *drawing])[1:]] == [answer[:2] for answer in alone]
+    assert max(len(rows) for _, rows in kept) == 4
+    assert any(len(rows) == 4 == num_rows - 1 for num_rows, rows in kept), "the greedy one's are not kept"

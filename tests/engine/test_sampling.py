@@ -1,5 +1,7 @@
 """Sampling: greedy, seeds, and the distributions that top-k and top-p leave."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import RequestError
+from engine.model.best import best_of
 from engine.request import SamplingParams
-from engine.sampling import Sampler, Scores
+from engine.sampling import Likeliest, Sampler, Scores
 
 _LOGITS = torch.log(torch.tensor([0.1, 0.4, 0.3, 0.2]))
 
@@ -71,6 +74,36 @@ def test_log_probabilities_among_the_allowed_are_those_of_the_allowed_alone() ->
     for scores in (Scores(torch.stack((_LOGITS * 3, _LOGITS + 7))), Scores(torch.cat((rest * 0, _LOGITS + rest)))):
         probabilities = [float(np.exp(scores.logprob(1, token, allowed))) for token in allowed.tolist()]
         assert np.allclose(probabilities, [1 / 3, 1 / 6, 1 / 2])
+
+
+def test_of_a_kept_row_all_is_known_as_from_all_logits() -> None:
+    logits = torch.stack((_LOGITS * 3 + 5, _LOGITS))
+    scores, leading = Scores(logits), Likeliest(replace(best_of(logits), logits={1: logits[1]}))
+    assert [leading.best(row) for row in range(2)] == [scores.best(row) for row in range(2)]
+    assert leading.logprob(0, 1, None) == pytest.approx(scores.logprob(0, 1, None))
+    for token in range(4):
+        assert leading.logprob(1, token, None) == pytest.approx(scores.logprob(1, token, None))
+    sampler = Sampler(SamplingParams(temperature=1.0, seed=3))
+    drawn = [[sampler.choose(each, 1, position, None) for position in range(40)] for each in (leading, scores)]
+    assert drawn[0] == drawn[1]
+
+
+def test_plain_sampling_sorts_only_what_may_be_likely() -> None:
+    """Of 150,000 tokens: all are wanted only where the line ends far behind the likely ones."""
+    logits = torch.randn(150_000, generator=torch.Generator().manual_seed(1)) * 2
+    logits[:5] += 30
+    sampler, sizes = Sampler(SamplingParams(temperature=0.8, seed=5)), []
+    argsort = np.argsort
+
+    def counting(values: np.ndarray, **options: str) -> np.ndarray:
+        sizes.append(len(values))
+        return argsort(values, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.sampling.np.argsort", counting)
+        drawn = {sampler.choose(Scores(logits[None]), 0, position, None) for position in range(20)}
+    assert drawn <= set(range(5))
+    assert max(sizes) == 5
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)

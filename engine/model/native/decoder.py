@@ -5,6 +5,7 @@ not depend on which rows are computed beside it, down to the last bit.
 """
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_int64
 from itertools import accumulate
 
@@ -95,19 +96,26 @@ class NativeDecoder:
         )
         return out[:, : self.config.vocab_size]
 
-    def best(self, hidden: Tensor, num_tokens: int) -> Best:
-        """The likeliest of the first ``num_tokens`` tokens after each of ``hidden``; no logits are ever in memory."""
+    def best(self, hidden: Tensor, num_tokens: int, kept: Sequence[int] = ()) -> Best:
+        """The likeliest of the first ``num_tokens`` tokens after each of ``hidden``; only logits of the rows ``kept``
+        are ever in memory.
+        """
         hidden = hidden.contiguous()
         rows = len(hidden)
         workspace = self.workspace(rows)
         call = workspace.describe(rows)
         partial = torch.empty(workspace.num_threads, 3, rows, _LANES)
         token_ids, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        logits = torch.empty(len(kept), self.weights.head.outputs)
+        places = (c_int64 * rows)()  # null, but for what is kept
+        for row, own in zip(kept, logits, strict=True):
+            places[row] = own.data_ptr()
         self.library.midline_best(
             *(ctypes.addressof(self._head), ctypes.addressof(call), hidden.data_ptr(), self.weights.norm.data_ptr()),
-            *(self.config.rms_eps, num_tokens, partial.data_ptr(), token_ids.data_ptr(), logprobs.data_ptr()),
+            *(self.config.rms_eps, num_tokens, partial.data_ptr(), ctypes.addressof(places)),
+            *(token_ids.data_ptr(), logprobs.data_ptr()),
         )
-        return Best(token_ids.tolist(), logprobs.tolist())
+        return Best(token_ids.tolist(), logprobs.tolist(), dict(zip(kept, logits[:, :num_tokens], strict=True)))
 
 
 def _layer_struct(layer: LayerWeights) -> LayerStruct:

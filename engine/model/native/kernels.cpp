@@ -163,13 +163,14 @@ void midline_product(const Form* form, const Pass* pass, const float* x, const f
 }
 
 // Of the product's first `num_outputs` outputs the largest one's number, of equals the first, and the logarithm of its
-// share of all exponentials; the outputs themselves are never in memory. `partial` is float32 [threads, 3, rows, 16].
+// share of all exponentials. The outputs themselves are in memory only for rows that have a place for them.
+// `partial` is float32 [threads, 3, rows, 16].
 void midline_best(const Form* form, const Pass* pass, const float* x, const float* norm, float eps, int64_t num_outputs,
-                  float* partial, int64_t* best, float* logprobs) {
+                  float* partial, float* const* places, int64_t* best, float* logprobs) {
     const int64_t num_rows = pass->num_rows, lanes = 16 * num_rows;
     const auto part_of = [&](int64_t thread) {
         float* own = partial + thread * 3 * lanes;
-        return Best{own, own + lanes, reinterpret_cast<int32_t*>(own + 2 * lanes), num_outputs};
+        return Best{own, own + lanes, reinterpret_cast<int32_t*>(own + 2 * lanes), num_outputs, places};
     };
 #pragma omp parallel num_threads(pass->num_threads)
     {

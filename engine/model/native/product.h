@@ -152,12 +152,13 @@ struct Gate {  // 16 gates and their 16 partners lie in one tile
     }
 };
 
-// Of each row the largest output and the sum of all exponentials, for each of 16 lanes by itself: nothing of the
-// outputs is kept. Each thread has its own.
+// Of each row the largest output and the sum of all exponentials, for each of 16 lanes by itself; of the outputs
+// themselves nothing is kept but for the rows that have a place. Each thread has its own lanes.
 struct Best {
     float *most, *sum;  // [rows, 16]
     int32_t* at;        // [rows, 16]: which output the largest is, of equals the first
     int64_t num_outputs;
+    float* const* places;  // [rows], null for most
 
     void clear(int64_t num_rows) const {
         std::fill(most, most + 16 * num_rows, -1e30f);
@@ -167,6 +168,7 @@ struct Best {
     void operator()(int64_t row, int64_t tile, __m512 a, __m512 b) const {
         take(16 * row, tile * TILE, a);
         take(16 * row, tile * TILE + 16, b);
+        if (places[row]) Store{places[row], 0}(0, tile, a, b);
     }
     void take(int64_t lanes, int64_t first, __m512 v) const {
         const int64_t count = std::clamp(num_outputs - first, int64_t{0}, int64_t{16});

@@ -57,7 +57,7 @@ def bind(library: ctypes.CDLL) -> None:
     library.midline_layer.argtypes = [pointer] * 6
     library.midline_attention.argtypes = [pointer] * 4
     library.midline_product.argtypes = [pointer, pointer, pointer, pointer, c_float, pointer, pointer, c_int64]
-    library.midline_best.argtypes = [*[pointer] * 4, c_float, c_int64, *[pointer] * 3]
+    library.midline_best.argtypes = [*[pointer] * 4, c_float, c_int64, *[pointer] * 4]
     library.midline_pack_int8.argtypes = [pointer, c_int64, c_int64, pointer, pointer]
     for name in ("layer", "attention", "product", "best", "pack_int8"):
         getattr(library, f"midline_{name}").restype = None

@@ -36,3 +36,9 @@ def test_many_rows_are_scored_some_at_a_time(tmp_path: Path, monkeypatch: pytest
     assert found.token_ids == whole.token_ids
     assert found.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
     assert sum(most) == 100 and max(most) <= 32
+    assert found.logits == {}
+    kept = decoder.best(hidden, 300, [0, 31, 32, 99])
+    assert kept == found
+    expected = logits(hidden)[:, :300]
+    assert all(torch.allclose(own, expected[row], atol=1e-4) for row, own in kept.logits.items())
+    assert list(kept.logits) == [0, 31, 32, 99]

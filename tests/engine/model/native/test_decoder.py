@@ -284,6 +284,12 @@ def test_the_best_tokens_are_those_of_all_logits_whatever_is_beside_them(rigs: l
             assert found.logprobs == pytest.approx(whole.logprobs, abs=2e-5)
             alone = [rig.decoder.best(row.unsqueeze(0), num_tokens) for row in hidden[:3]]
             assert joined(alone) == Best(found.token_ids[:3], found.logprobs[:3])
+            rows = range(0, num_rows, 4)
+            kept = rig.decoder.best(hidden, num_tokens, rows)
+            assert kept == found
+            assert list(kept.logits) == list(rows)
+            for row, logits in kept.logits.items():
+                assert torch.equal(logits, rig.decoder.logits(hidden)[row, :num_tokens])
 
 
 def test_of_equal_tokens_the_first_is_the_best(rigs: list[NativeRig]) -> None:
