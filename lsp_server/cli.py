@@ -38,7 +38,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="Catalogue name, .gguf file, Hugging Face folder, hf:org/repo[/file] or auto. Default: the setting.",
+        help="Catalogue name, .gguf file, Hugging Face folder, hf:org/repo or auto. Default: the setting.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

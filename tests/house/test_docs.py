@@ -4,10 +4,12 @@ import dataclasses
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 import engine
 from lsp_server.cli import app
@@ -56,6 +58,27 @@ def test_commands_in_the_readme_exist(command: str) -> None:
     for word in words:
         if word.startswith("--"):
             assert word.split("=")[0] in known, command
+
+
+def _commands(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, command in getattr(node, "commands", {}).items():
+        yield from _commands(command, (*path, name))
+
+
+@pytest.mark.parametrize(
+    "path", [*_commands(typer.main.get_command(app))], ids=lambda path: " ".join(path) or "midline"
+)
+def test_help_says_all_that_is_written_for_it(path: tuple[str, ...]) -> None:
+    """Brackets, for one, are commands to whatever lays out the text."""
+    node: Any = typer.main.get_command(app)
+    for name in path:
+        node = node.commands[name]
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert shown.exit_code == 0, shown.exception
+    words = " ".join(re.sub("[│╭╮╰╯─]", " ", shown.output).split())
+    texts = [node.help, *(parameter.help for parameter in node.params if not parameter.hidden)]
+    assert [text for text in texts if text and " ".join(text.split()) not in words] == []
 
 
 def test_every_command_is_in_the_readme() -> None:
