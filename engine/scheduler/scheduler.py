@@ -19,11 +19,6 @@ ProposeDrafts = Callable[[Sequence, int, Load], list[int]]
 """Draft tokens for a sequence that decodes, at most so many, beside what the pass computes anyway."""
 
 
-def no_drafts(sequence: Sequence, max_drafts: int, load: Load) -> list[int]:
-    """Plain decoding."""
-    return []
-
-
 class Scheduler:
     """Owns every request from ``add`` to its end. Not safe for threads."""
 
@@ -85,7 +80,7 @@ class Scheduler:
             self.end(sequence, FinishReason.EXPIRED)
         return late
 
-    def plan(self, lane: Lane, propose: ProposeDrafts = no_drafts) -> Plan | None:
+    def plan(self, lane: Lane, propose: ProposeDrafts) -> Plan | None:
         """The next forward pass of a lane, or None when there is nothing to compute.
 
         First come those that decode, one token and its drafts each, then prompts in the order of arrival, the last

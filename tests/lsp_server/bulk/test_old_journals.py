@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.paths import cache_dir
 from lsp_server.bulk.journal import Journal, Record, default_path
 from lsp_server.bulk.old_journals import remove_old_journals
 from lsp_server.bulk.undo import log_path
@@ -74,6 +75,7 @@ def test_what_cannot_be_removed_disturbs_nobody(tmp_path: Path) -> None:
 
 def test_without_a_cache_there_is_nothing_to_do() -> None:
     remove_old_journals()
+    assert not (cache_dir() / "bulk").exists()
 
 
 def test_killed_at_any_moment_it_leaves_whole_journals_or_none(tmp_path: Path) -> None:

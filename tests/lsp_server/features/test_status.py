@@ -48,7 +48,8 @@ async def test_missing_model_is_shown_once_with_its_remedy_to_any_other_client()
 async def test_experimental_capability_asks_for_status_too() -> None:
     async with in_process_server(ScriptedBackend()) as running:
         await running.session.initialize({**INLINE_CLIENT, "experimental": {"midline": {"status": True}}})
-        await running.session.wait_for_notification("midline/status", state="ready")
+        await running.session.wait_for_notification("midline/status", state="ready", message="")
+        assert count(running.session, "midline/status") == 1
 
 
 async def test_off_means_nothing_is_started() -> None:
