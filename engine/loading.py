@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.fim import PromptBuilder, detect_family, family_named
 from engine.healing import Vocabulary
-from engine.machine.memory import PROCESS_BYTES, available_bytes, choose_precision, resident_bytes, room_bytes
+from engine.machine.memory import Budget, available_bytes, budget, choose_precision, resident_bytes
 from engine.machine.predict import DEFAULT_CACHE_BYTES, ModelSize, memory_bytes, size_of, weight_bytes
 from engine.model.config import ModelConfig
 from engine.model.contract import AnyDecoder
@@ -75,9 +75,9 @@ def load_model(
     prompts = PromptBuilder(family, vocabulary, context_tokens)
     kernels = choose_kernels(config, shape, dtype, device)
     size = size_of(shape, checkpoint.four_bit_share())
-    room = _room_bytes(config, device, reserved_bytes)
-    precision = _fitting(config, size, kernels, context_tokens, room)
-    cache_room = room - weight_bytes(size, precision, kernels.is_native)
+    memory = _budget(config, device, reserved_bytes)
+    precision = _fitting(config, size, kernels, context_tokens, memory)
+    cache_room = memory.room_bytes - weight_bytes(size, precision, kernels.is_native)
     num_blocks = _num_blocks(config, shape, context_tokens, dtype, cache_room)
     decoder: AnyDecoder
     if kernels.is_native and precision != "exact":
@@ -101,20 +101,20 @@ def load_model(
     )
 
 
-def _room_bytes(config: EngineConfig, device: torch.device, reserved_bytes: int) -> int:
-    """For weights and cache, where they will be."""
+def _budget(config: EngineConfig, device: torch.device, reserved_bytes: int) -> Budget:
+    """Of the memory where weights and cache will be."""
     if device.type == "cuda":
         taken, free = torch.cuda.memory_reserved(device), int(torch.cuda.mem_get_info(device)[0])
     else:
         taken, free = resident_bytes(), available_bytes()
-    return room_bytes(config.max_memory_mb, free, taken, reserved_bytes)
+    return budget(config.max_memory_mb, free, taken, reserved_bytes)
 
 
-def _fitting(config: EngineConfig, size: ModelSize, kernels: Kernels, context_tokens: int, room_bytes: int) -> str:
+def _fitting(config: EngineConfig, size: ModelSize, kernels: Kernels, context_tokens: int, memory: Budget) -> str:
     """The precision to load in: the one that was chosen, or a smaller one if that takes too much memory."""
-    sizes = memory_bytes(size, context_tokens, config.kv_cache_mb, kernels.is_native)
+    sizes = memory_bytes(size, context_tokens, config.kv_cache_mb, kernels.is_native, memory.other_bytes)
     possible = {name: sizes[name] for name in kernels.possible}
-    precision, message = choose_precision(kernels.precision, possible, room_bytes + PROCESS_BYTES)
+    precision, message = choose_precision(kernels.precision, possible, memory.allowed_bytes)
     if message:
         _logger.warning("%s", message)
     return precision

@@ -4,6 +4,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ConfigError
@@ -13,6 +14,7 @@ PRECISIONS = ("exact", "int8", "mixed", "int4")
 """From the largest to the smallest: what does not fit in one is tried in the next."""
 _FREE_SHARE = 0.5
 _STATUS = Path("/proc/self/status")
+_SLACK_BYTES = 16 * 2**20  # the same process takes a little more another time
 WORK_BYTES = 96 * 2**20
 """What passes and requests take besides. Measured in bulk: 50 MiB for 0.5 billion parameters, 75 for 1.5."""
 PROCESS_BYTES = 336 * 2**20 + WORK_BYTES
@@ -59,13 +61,25 @@ def allowed_bytes(max_memory_mb: int, free_bytes: int) -> int:
     return max_memory_mb * 2**20 if max_memory_mb else int(free_bytes * _FREE_SHARE)
 
 
-def room_bytes(max_memory_mb: int, free_bytes: int, taken_bytes: int, reserved_bytes: int = 0) -> int:
-    """What of that is left for weights and cache in a process that has ``taken_bytes`` already.
+@dataclass(frozen=True)
+class Budget:
+    """Of a process that is about to load a model."""
 
-    ``reserved_bytes`` are spoken for, but not touched yet.
-    """
+    allowed_bytes: int
+    """What it may take in all."""
+    other_bytes: int
+    """What it takes besides this model's weights and cache."""
+
+    @property
+    def room_bytes(self) -> int:
+        """For weights and cache."""
+        return max(0, self.allowed_bytes - self.other_bytes)
+
+
+def budget(max_memory_mb: int, free_bytes: int, taken_bytes: int, reserved_bytes: int = 0) -> Budget:
+    """For a process that has ``taken_bytes`` already; ``reserved_bytes`` are spoken for, but not touched yet."""
     allowed = allowed_bytes(max_memory_mb, free_bytes + taken_bytes)
-    return max(0, allowed - taken_bytes - WORK_BYTES - reserved_bytes)
+    return Budget(allowed, taken_bytes + WORK_BYTES + reserved_bytes)
 
 
 def choose_precision(wanted: str, sizes_bytes: Mapping[str, int], allowed_bytes: int) -> tuple[str, str]:
@@ -81,9 +95,10 @@ def choose_precision(wanted: str, sizes_bytes: Mapping[str, int], allowed_bytes:
             needs = f"engine.precision {wanted} needs {_gb(sizes_bytes[wanted])}, {_gb(allowed_bytes)} are allowed"
             return precision, f"{needs}: {precision} is used"
     least = min(sizes_bytes.values())
+    enough_mb = -(-(least + _SLACK_BYTES) // (50 * 2**20)) * 50
     raise ConfigError(
         f"the model needs {_gb(least)} of memory, {_gb(allowed_bytes)} are allowed (engine.max_memory_mb; by default "
-        f"half of what is free): end other programs, set it to {-(-least // 2**20)}, or choose a smaller model"
+        f"half of what is free): end other programs, set it to {enough_mb}, or choose a smaller model"
     )
 
 

@@ -123,9 +123,11 @@ def cache_bytes(size: ModelSize, context_tokens: int, kv_cache_mb: int = 0) -> i
     return kv_cache_mb * 2**20 or max(context, DEFAULT_CACHE_BYTES)
 
 
-def memory_bytes(size: ModelSize, context_tokens: int, kv_cache_mb: int, is_native: bool) -> dict[str, int]:
-    """Bytes of the engine's process, with weights and cache, by precision."""
-    others = PROCESS_BYTES + cache_bytes(size, context_tokens, kv_cache_mb)
+def memory_bytes(
+    size: ModelSize, context_tokens: int, kv_cache_mb: int, is_native: bool, other_bytes: int = PROCESS_BYTES
+) -> dict[str, int]:
+    """Bytes of the engine's process by precision: weights, cache, and ``other_bytes``."""
+    others = other_bytes + cache_bytes(size, context_tokens, kv_cache_mb)
     return {precision: weight_bytes(size, precision, is_native) + others for precision in PRECISIONS}
 
 

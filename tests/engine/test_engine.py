@@ -1,6 +1,7 @@
 """The engine on a tiny checkpoint: cached = uncached, constraints, cancellation, and errors at load."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -392,8 +393,6 @@ def test_the_batch_profile_takes_memory_for_many_requests(
         monkeypatch.setattr(f"{user}.DEFAULT_CACHE_BYTES", 2**20)
     monkeypatch.setattr("engine.loading.available_bytes", lambda: 2**34)
     monkeypatch.setattr("engine.loading.resident_bytes", lambda: 0)  # 96 MiB are kept for working
-    monkeypatch.setattr("engine.loading.PROCESS_BYTES", 0)
-    monkeypatch.setattr("engine.machine.predict.PROCESS_BYTES", 0)
     config = EngineConfig(model=str(path), dtype="float32", max_context_tokens=256, max_memory_mb=max_memory_mb)
     sizes = []
     for profile in ("completion", "batch"):
@@ -401,6 +400,20 @@ def test_the_batch_profile_takes_memory_for_many_requests(
         sizes.append(engine.model.storage.num_bytes / 2**20)
     assert sizes[0] == pytest.approx(1, abs=0.1)
     assert sizes[1] == pytest.approx(expected_mb, abs=0.2)  # a token takes 256 bytes; the weights 0.3 MB
+
+
+def test_what_is_said_to_be_enough_memory_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(num_layers=1))
+    taken = 777 * 2**20
+    monkeypatch.setattr("engine.loading.resident_bytes", lambda: taken)
+    config = EngineConfig(model=str(path), max_context_tokens=256, max_memory_mb=500)
+    with pytest.raises(ConfigError, match=r"needs 1\.2 GB of memory, 0\.5 GB are allowed") as caught:
+        Engine.load(config)
+    (enough_mb,) = map(int, re.findall(r"set it to (\d+)", str(caught.value)))
+    assert enough_mb < 1250
+    for more in (0, 16 * 2**20):  # the process of another time
+        taken = 777 * 2**20 + more
+        Engine.load(replace(config, max_memory_mb=enough_mb))
 
 
 @pytest.mark.parametrize(

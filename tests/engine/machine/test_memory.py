@@ -10,11 +10,11 @@ from engine.machine.memory import (
     WORK_BYTES,
     allowed_bytes,
     available_bytes,
+    budget,
     choose_precision,
     give_back_unused,
     peak_bytes,
     resident_bytes,
-    room_bytes,
 )
 
 GB = 10**9
@@ -39,7 +39,7 @@ def test_a_larger_precision_than_the_wanted_one_is_never_taken() -> None:
 
 def test_a_model_that_fits_in_no_precision_is_an_error_of_one_line() -> None:
     with pytest.raises(
-        ConfigError, match=r"needs 0\.7 GB of memory, 0\.5 GB are allowed \(engine\.max_memory_mb.*set it to 668,"
+        ConfigError, match=r"needs 0\.7 GB of memory, 0\.5 GB are allowed \(engine\.max_memory_mb.*set it to 700,"
     ) as caught:
         choose_precision("exact", SIZES, GB // 2)
     assert "\n" not in str(caught.value)
@@ -70,10 +70,10 @@ def test_the_setting_is_the_limit_and_without_it_half_of_what_is_free() -> None:
 
 def test_room_is_what_the_process_and_its_work_leave() -> None:
     taken = 500 * 2**20
-    assert room_bytes(2000, 8 * GB, taken) == 1500 * 2**20 - WORK_BYTES
-    assert room_bytes(2000, 8 * GB, taken, reserved_bytes=2**20) == 1499 * 2**20 - WORK_BYTES
-    assert room_bytes(0, 8 * GB, 2 * GB) == 3 * GB - WORK_BYTES  # half of what was free before it was there
-    assert room_bytes(400, 8 * GB, taken) == 0
+    assert budget(2000, 8 * GB, taken).room_bytes == 1500 * 2**20 - WORK_BYTES
+    assert budget(2000, 8 * GB, taken, reserved_bytes=2**20).room_bytes == 1499 * 2**20 - WORK_BYTES
+    assert budget(0, 8 * GB, 2 * GB).room_bytes == 3 * GB - WORK_BYTES  # half of what was free before it was there
+    assert budget(400, 8 * GB, taken).room_bytes == 0
     now = resident_bytes()
     assert peak_bytes() >= 0.99 * now > 2**20
 
