@@ -46,7 +46,7 @@ def test_the_precision_of_the_settings_counts() -> None:
 
 def test_the_largest_that_has_room() -> None:
     assert (_chosen(FAST, free_bytes=9 * 10**9), _chosen(FAST, free_bytes=8 * 10**9)) == (LARGE, SMALL)
-    assert _verdicts(FAST, free_bytes=7 * 10**9)[LARGE].reason == "needs 4.0 GB of memory, 3.5 GB are allowed"
+    assert _verdicts(FAST, free_bytes=7 * 10**9)[LARGE].reason == "needs 4.1 GB of memory, 3.5 GB are allowed"
     assert _chosen(FAST, replace(CONFIG, max_memory_mb=8000), free_bytes=10**9) == LARGE
     assert _chosen(FAST, replace(CONFIG, max_memory_mb=1500)) == SMALL
 
