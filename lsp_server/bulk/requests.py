@@ -41,16 +41,20 @@ def request_for(hole: Hole, options: RequestOptions, extra: tuple[FileContext, .
     )
 
 
-def second_attempt(request: CompletionRequest, seed: int) -> CompletionRequest:
-    """The same, sampled: equal requests alike, others not, on every machine."""
+def second_attempt(request: CompletionRequest, seed: int, first_text: str) -> CompletionRequest:
+    """The same, sampled: equal requests alike, others not, on every machine.
+
+    What the first attempt wrote is what this one is likely to write too, up to some point and again after it.
+    """
     drawn = int.from_bytes(hashlib.sha256(f"{seed} {key_of('', request)}".encode()).digest()[:4], "big")
     sampling = replace(request.sampling, temperature=_RETRY_TEMPERATURE, min_p=_RETRY_MIN_P, seed=drawn)
-    return replace(request, sampling=sampling)
+    return replace(request, sampling=sampling, draft=first_text, corpus=(first_text,))
 
 
 def key_of(model_identity: str, request: CompletionRequest) -> str:
-    """A SHA-256 in hexadecimal digits over everything that the answer follows from."""
-    asked = json.dumps([__version__, model_identity, asdict(request)], sort_keys=True)
+    """A SHA-256 in hexadecimal digits over everything that the answer follows from: not what only makes it faster."""
+    followed = asdict(replace(request, draft="", corpus=()))
+    asked = json.dumps([__version__, model_identity, followed], sort_keys=True)
     return hashlib.sha256(asked.encode()).hexdigest()
 
 

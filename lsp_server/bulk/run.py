@@ -244,8 +244,11 @@ class _Pipeline:
         options = self._options
         hole = self._seen(trial.index)
         request = request_for(hole, options.requests, options.context.files_for(hole.source))
-        if trial.attempt > 1:
-            request = second_attempt(request, options.requests.seed)
+        key = key_of(options.model_identity, request)
+        if trial.attempt == 1:
+            return key, request
+        first = self._journal.get(key)
+        request = second_attempt(request, options.requests.seed, first.text if first else "")
         return key_of(options.model_identity, request), request
 
 

@@ -51,7 +51,6 @@ struct Tokens {
     }
 };
 
-// Four queries (or the last ones) against the 64 keys from `first` on.
 // Scores of four queries (or the last ones) with 64 keys. `next` comes from memory meanwhile, a line of each block at
 // each step: blocks lie all over the memory, so no hardware would guess them. Here as below, what is summed up stays in
 // registers only as long as nothing but constants index it.

@@ -276,9 +276,14 @@ async function reviewAll() {
   await screenshot("4-preview");
   const boxes = panel.locator(".monaco-list-row input[type=checkbox]");
   const before = await boxes.evaluateAll((found) => found.map(({ checked }) => checked));
-  for (let index = 0; index < (await boxes.count()); index++) {
-    await boxes.nth(index).check();
-  }
+  // ticking a file ticks its changes, and the other way round, some time later: they settle before the next click
+  const unticked = panel.locator(".monaco-list-row input[type=checkbox]:not(:checked)");
+  await poll(async () => {
+    if ((await unticked.count()) === 0) return true;
+    await unticked.last().click();
+    await page.waitForTimeout(300);
+    return false;
+  }, 10_000, "everything ticked");
   await screenshot("5-ticked");
   note("preview", { before, rows: await panel.locator(".monaco-list-row").allInnerTexts(), text: fs.readFileSync(file, "utf8") });
   await panel.locator(".monaco-button", { hasText: "Apply" }).click();

@@ -92,13 +92,21 @@ def test_a_long_file_is_seen_through_windows_of_whole_lines(tmp_path: Path) -> N
 
 def test_the_second_attempt_is_drawn_from_request_and_seed(tmp_path: Path) -> None:
     request = request_for(_hole(tmp_path), _OPTIONS)
-    second = second_attempt(request, 0)
+    second = second_attempt(request, 0, "first")
     assert second.sampling.temperature > 0
-    assert dataclasses.replace(second, sampling=request.sampling) == request
-    assert second == second_attempt(request, 0)
+    assert dataclasses.replace(second, sampling=request.sampling, draft="", corpus=()) == request
+    assert second == second_attempt(request, 0, "first")
     assert second.sampling.seed is not None
     other = dataclasses.replace(request, suffix="other")
-    assert len({second_attempt(asked, seed).sampling.seed for asked in (request, other) for seed in (0, 1)}) == 4
+    assert len({second_attempt(asked, seed, "").sampling.seed for asked in (request, other) for seed in (0, 1)}) == 4
+
+
+def test_the_first_answer_makes_the_second_attempt_only_faster(tmp_path: Path) -> None:
+    request = request_for(_hole(tmp_path), _OPTIONS)
+    second, undrafted = second_attempt(request, 0, "first"), second_attempt(request, 0, "")
+    assert (second.draft, second.corpus) == ("first", ("first",))
+    assert second.sampling == undrafted.sampling
+    assert key_of("model", second) == key_of("model", undrafted)
 
 
 def test_a_key_follows_from_all_that_an_answer_does(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ async def test_the_second_attempt_is_sampled_by_the_seed(tmp_path: Path) -> None
     for seed, result in enumerate(results):
         for fill in result.fills:
             request = request_for(_seen(fill.hole), RequestOptions())
-            second = second_attempt(request, seed)
+            second = second_attempt(request, seed, "")
             assert fill.text == answer(request if fill.num_attempts == 1 else second)
             assert fill.key == key_of("tiny", request if fill.num_attempts == 1 else second)
     assert _told(results[0].fills) != _told(results[1].fills)
@@ -177,7 +177,7 @@ async def test_what_is_not_written_yet_elsewhere_is_not_shown(tmp_path: Path) ->
         assert "<FILL>" not in request.prefix + str(request.suffix)
         assert stub not in request.prefix + str(request.suffix)
         key = key_of("tiny", request)
-        assert fill.key in (key, key_of("tiny", second_attempt(request, 0)))
+        assert fill.key in (key, key_of("tiny", second_attempt(request, 0, "")))
 
 
 async def test_what_never_ends_is_told_after_the_second_attempt(tmp_path: Path) -> None:
