@@ -91,6 +91,8 @@ def _run(workspace: Path, *arguments: str, **variables: str) -> tuple[int, str, 
         out, err = process.communicate(timeout=240)
     assert "Traceback" not in err, err
     events = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert events, err
+    assert events[-1]["event"] == "done", err.splitlines()[-1]
     return process.returncode, out, events
 
 
@@ -139,8 +141,8 @@ def test_the_process_stays_within_the_memory_it_may_take(
     try:
         for name in ("packed now", "packed before"):
             _, _, events = _run(workspace, "--journal", str(tmp_path / name), MIDLINE_CACHE_DIR=str(cache))
-            report = events[-1].get("report")
-            assert isinstance(report, dict), events[-1]
+            report = events[-1]["report"]
+            assert isinstance(report, dict)
             engine = report["engine"]
             assert engine["precision"] == "int4"
             assert engine["num_preemptions"] == 0
