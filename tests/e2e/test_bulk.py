@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -126,21 +127,27 @@ def test_a_workspace_is_filled_sensibly_and_a_killed_run_ends_the_same(workspace
     assert (workspace / "shop/item.py").read_text() == _FILES["shop/item.py"]
 
 
-@pytest.mark.parametrize(("kernels", "cap_mb"), [("auto", 1400), ("torch", 1450)])
-def test_the_process_stays_within_the_memory_it_may_take(
-    workspace: Path, tmp_path: Path, kernels: str, cap_mb: int
-) -> None:
-    """Also while it loads, and packs the weights the first time. Four bits are what there is room for.
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_the_process_stays_within_the_memory_it_may_take(workspace: Path, tmp_path: Path, kernels: str) -> None:
+    """Also while it loads, and packs the weights the first time.
 
-    Torch's kernels need 1,300 to 1,400 MiB, as many as the system maps of libraries (``memory.WORK_BYTES``).
+    How much is enough for four bits, the error says: 50 MiB more after an installation than after a restart of the
+    system (see ``memory.WORK_BYTES``).
     """
-    Path(os.environ["MIDLINE_CONFIG"]).write_text(f'[engine]\nmax_memory_mb = {cap_mb}\nkernels = "{kernels}"\n')
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "models").symlink_to(models_dir())
+    variables = {"MIDLINE_CACHE_DIR": str(cache)}
     try:
+        _allow(1, kernels)
+        with _start(workspace, **variables) as process:
+            _, err = process.communicate(timeout=240)
+        found = re.search(r"set it to (\d+)", err)
+        assert found, err
+        cap_mb = int(found[1])
+        _allow(cap_mb, kernels)
         for name in ("packed now", "packed before"):
-            _, _, events = _run(workspace, "--journal", str(tmp_path / name), MIDLINE_CACHE_DIR=str(cache))
+            _, _, events = _run(workspace, "--journal", str(tmp_path / name), **variables)
             report = events[-1]["report"]
             assert isinstance(report, dict)
             engine = report["engine"]
@@ -149,3 +156,8 @@ def test_the_process_stays_within_the_memory_it_may_take(
             assert 2**30 < engine["peak_memory_bytes"] <= cap_mb * 2**20, (name, engine["peak_memory_bytes"] / 2**20)
     finally:
         shutil.rmtree(cache)  # hundreds of megabytes
+
+
+def _allow(max_memory_mb: int, kernels: str) -> None:
+    path = Path(os.environ["MIDLINE_CONFIG"])
+    path.write_text(f'[engine]\nmax_memory_mb = {max_memory_mb}\nkernels = "{kernels}"\n')
