@@ -11,7 +11,7 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import ServiceError
-from engine.request import FileContext
+from engine.request import CompletionRequest, FileContext
 from lsp_server.bulk.context import RepositoryContext
 from lsp_server.bulk.events import Computing, Event, Loaded, Loading, Planned, Settled
 from lsp_server.bulk.fills import Fill, FillState
@@ -94,6 +94,20 @@ async def test_the_second_attempt_is_sampled_by_the_seed(tmp_path: Path) -> None
             assert fill.text == answer(request if fill.num_attempts == 1 else second)
             assert fill.key == key_of("tiny", request if fill.num_attempts == 1 else second)
     assert _told(results[0].fills) != _told(results[1].fills)
+
+
+async def test_the_second_attempt_is_told_what_the_first_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = set[str]()
+
+    def noting(request: CompletionRequest, seed: int, first_text: str) -> CompletionRequest:
+        told.add(first_text)
+        return second_attempt(request, seed, first_text)
+
+    monkeypatch.setattr("lsp_server.bulk.run.second_attempt", noting)
+    result = await _run(_holes(tmp_path), tmp_path / "journal", _options(seed=0))
+    tried_again = [fill for fill in result.fills if fill.num_attempts > 1]
+    assert tried_again
+    assert told == {answer(request_for(_seen(fill.hole), RequestOptions())) for fill in tried_again}
 
 
 async def test_a_journal_spares_the_engine(tmp_path: Path) -> None:
