@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # One thread: the unit tests' models are tiny, and thread pools of parallel test processes slow each other down.
@@ -58,3 +59,12 @@ def native_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIDLINE_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
         return library.load_library()
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["matrices", "vectors"])
+def matrices(request: pytest.FixtureRequest, native_library: ctypes.CDLL) -> Iterator[bool]:
+    """The kernels compute many rows with AMX, and without; what this CPU does not have skips."""
+    if native_library.midline_use_matrices(request.param) != request.param:
+        pytest.skip("this CPU has no AMX")
+    yield request.param
+    native_library.midline_use_matrices(True)

@@ -28,6 +28,7 @@ BLOCK_TOKENS = 16
 _HEAD_DIMS = (64, 128)
 _MAX_QUERIES = 64
 _LANES = 16
+_MATRIX_ROWS = 16
 
 
 def is_supported(config: ModelConfig) -> bool:
@@ -133,7 +134,8 @@ class Workspace:
         self.num_threads = torch.get_num_threads()
         groups = self.most_inputs // GROUP
         widths = (groups, groups, heads + 2 * config.num_kv_heads * config.head_dim, heads, config.ffn_size)
-        self._activations = torch.empty(num_rows, self.most_inputs, dtype=torch.uint8)
+        num_read = -(-num_rows // _MATRIX_ROWS) * _MATRIX_ROWS  # all of a matrix is read
+        self._activations = torch.empty(num_read, self.most_inputs, dtype=torch.uint8)
         self._floats = [torch.empty(num_rows, width) for width in widths]
         self._queries = torch.empty(num_rows, heads, dtype=torch.bfloat16)
         self._scratch = torch.empty(self.num_threads, self.most_inputs)

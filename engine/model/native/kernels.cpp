@@ -124,6 +124,12 @@ static void attend_all(const Shape& shape, const Pass& pass, const int32_t* keys
 
 extern "C" {
 
+// Whether products of many rows use AMX from now on: if that is wanted, and there is any.
+int64_t midline_use_matrices(int64_t is_wanted) {
+    has_matrices = is_wanted && request_matrices();
+    return has_matrices;
+}
+
 // x[rows, hidden] through one layer; writes the rows' keys and values.
 void midline_layer(const Shape* shape, const Layer* layer, const Pass* pass, float* x, int32_t* keys,
                    int32_t* values) {

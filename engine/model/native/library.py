@@ -54,6 +54,7 @@ def load_library() -> ctypes.CDLL:
             _compile(compiler, file)
         library = ctypes.CDLL(str(file))
         bind(library)
+        library.midline_use_matrices(True)
         return library
     except (OSError, AttributeError) as error:
         raise NoNativeKernels(f"the compiled kernels cannot be loaded ({error})") from error

@@ -59,5 +59,6 @@ def bind(library: ctypes.CDLL) -> None:
     library.midline_product.argtypes = [pointer, pointer, pointer, pointer, c_float, pointer, pointer, c_int64]
     library.midline_best.argtypes = [*[pointer] * 4, c_float, c_int64, *[pointer] * 4]
     library.midline_pack_int8.argtypes = [pointer, c_int64, c_int64, pointer, pointer]
+    library.midline_use_matrices.argtypes, library.midline_use_matrices.restype = [c_int64], c_int64
     for name in ("layer", "attention", "product", "best", "pack_int8"):
         getattr(library, f"midline_{name}").restype = None

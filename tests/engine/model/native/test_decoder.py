@@ -25,7 +25,7 @@ from engine.model.native.load import load_native_decoder
 from tests.support.native import NATIVE_SHAPE, NativeRig, native_config
 from tests.support.tiny_checkpoints import TinyShape, write_tiny_folder, write_tiny_gguf
 
-pytestmark = pytest.mark.usefixtures("native_library")
+pytestmark = pytest.mark.usefixtures("matrices")
 
 _CPU = torch.device("cpu")
 _F32, _Q4_0, _Q8_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from engine.model.native.decoder import Workspace
 from engine.model.native.forms import TILE, Form, interleaved, pack_int4, pack_int8
 from tests.support.native import native_config
 
-pytestmark = pytest.mark.usefixtures("native_library")
+pytestmark = pytest.mark.usefixtures("matrices")
 
 _EPS = 1e-6
 _Product = Callable[..., torch.Tensor]
@@ -124,6 +125,18 @@ def test_every_number_of_rows_gives_each_row_the_bits_it_gets_alone(
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_matrices_of_many_rows_give_the_bits_of_vectors(
+    product: _Product, native_library: ctypes.CDLL, matrices: bool, kind: str
+) -> None:
+    form, x = _form(kind, 96, 320, _random(2, 96)), _random(3, 600, 320)
+    found = [product(form, x[:rows]) for rows in (4, 5, 13, 16, 17, 31, 32, 33, 64, 600)]
+    native_library.midline_use_matrices(not matrices)
+    others = [product(form, x[:rows]) for rows in (4, 5, 13, 16, 17, 31, 32, 33, 64, 600)]
+    native_library.midline_use_matrices(matrices)
+    assert all(map(torch.equal, found, others))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_what_lies_beside_a_row_changes_nothing(product: _Product, kind: str) -> None:
     form, x = _form(kind, 64, 128), _random(3, 9, 128)
     expected = product(form, x)[4]
@@ -221,3 +234,10 @@ def test_a_form_whose_tensors_are_too_small_cannot_be_made(change: dict[str, obj
     Form(**right)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"no weights of kind|are incomplete"):
         Form(**{**right, **change})  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="not Linux")
+def test_matrices_are_used_where_the_processor_has_them(native_library: ctypes.CDLL, matrices: bool) -> None:
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    assert native_library.midline_use_matrices(True) == ("amx_int8" in flags)
+    native_library.midline_use_matrices(matrices)
