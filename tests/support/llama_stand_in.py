@@ -11,6 +11,7 @@ import os
 import signal
 import stat
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,6 +39,9 @@ def questions_of(program: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+_falling = threading.Lock()
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     program: Path
@@ -53,6 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.program.with_suffix(".log").open("a", encoding="utf-8") as log:
             log.write(json.dumps(question) + "\n")
         if self.behaviour == "falls":
+            _falling.acquire()  # of several questions one is the last
             sys.stdout.write("out of memory\n")
             sys.stdout.flush()
             os._exit(7)

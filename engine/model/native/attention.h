@@ -6,6 +6,7 @@
 #pragma once
 #include <limits>
 
+#include "amx.h"
 #include "numbers.h"
 
 constexpr int64_t BLOCK = 16, KEYS = 64, MOST_QUERIES = 112, NUM_BLOCKS = KEYS / BLOCK;
@@ -24,11 +25,11 @@ struct Queries {
 
 template <int D>
 struct Scratch {
-    alignas(64) float scores[4][KEYS];
-    alignas(64) bf16 weights[4][KEYS];
+    alignas(64) float scores[MATRIX][KEYS];
+    alignas(64) bf16 weights[MOST_QUERIES][KEYS];
+    alignas(64) bf16 queries[MOST_QUERIES][D];
     alignas(64) float out[MOST_QUERIES][D];
     float most[MOST_QUERIES], sum[MOST_QUERIES];
-    const int32_t* queries[MOST_QUERIES];  // pairs of neighbouring dimensions
     int64_t positions[MOST_QUERIES];
 };
 
@@ -59,7 +60,7 @@ static void score(int64_t query, const Tokens& tokens, const Tokens& next, Scrat
     const int32_t* from[R];
     __m512 sums[R][4];
     for (int r = 0; r < R; r++) {
-        from[r] = s.queries[query + r];
+        from[r] = reinterpret_cast<const int32_t*>(s.queries[query + r]);
         for (int j = 0; j < 4; j++) sums[r][j] = _mm512_setzero_ps();
     }
     for (int d = 0; d < D / 2; d++) {
@@ -90,7 +91,7 @@ static void weigh(int r, int64_t i, int64_t num_visible, Scratch<D>& s) {
     for (int j = 0; j < 4; j++) {
         const __m512 weight = power_of_two(_mm512_sub_ps(scores[j], _mm512_set1_ps(new_most)));
         sum = _mm512_add_ps(sum, weight);
-        store_bf16(s.weights[r] + 16 * j, weight);
+        store_bf16(s.weights[i] + 16 * j, weight);
     }
     if (new_most != s.most[i]) {  // seldom, once the first keys are seen
         const __m512 kept = power_of_two(_mm512_set1_ps(s.most[i] - new_most));
@@ -115,7 +116,7 @@ static void add_values(int64_t query, int d, const Tokens& tokens, const Tokens&
         for (int j = 0; j < 4; j++) {
             const __m512bh v = as_bf16(_mm512_loadu_si512(line + 16 * j));
             for (int r = 0; r < R; r++) {
-                const __m512i pair = _mm512_set1_epi32(reinterpret_cast<const int32_t*>(s.weights[r])[t]);
+                const __m512i pair = _mm512_set1_epi32(reinterpret_cast<const int32_t*>(s.weights[query + r])[t]);
                 out[r][j] = _mm512_dpbf16_ps(out[r][j], as_bf16(pair), v);
             }
         }
@@ -133,13 +134,91 @@ static void attend_keys(int64_t query, const Tokens& tokens, const Tokens& next,
         fetches ? add_values<D, R, true>(query, d, tokens, next, s) : add_values<D, R, false>(query, d, tokens, next, s);
 }
 
+// Registers 0 to 3 hold scores of 16 queries with 16 keys each, or what 16 queries have of 16 dimensions each; 4 and 5
+// queries and keys, 6 and 7 weights and values of a block.
+static void configure_attention() {
+    MatrixShapes shapes;
+    for (int i = 0; i < 6; i++) shapes.set(i, MATRIX, 64);
+    shapes.set(6, MATRIX, 2 * BLOCK);
+    shapes.set(7, BLOCK / 2, 64);
+    shapes.use();
+}
+
+template <int D, int J>
+static inline void score_block(int d, const Tokens& tokens, const Tokens& next, bool fetches) {
+    const int64_t at = 16 * MATRIX * d;
+    for (int line = 0; line < MATRIX && fetches; line++) fetch(next.keys[J] + at + 16 * line);
+    load_matrix<5>(tokens.keys[J] + at, 64);
+    multiply_bf16<J, 4, 5>();
+}
+
+// What `score` does, for 16 queries; where there are fewer, what the others give is never read.
+template <int D>
+static void score_matrix(int64_t query, const Tokens& tokens, const Tokens& next, bool fetches, Scratch<D>& s) {
+    clear_sums();
+    for (int d = 0; d < D / 32; d++) {
+        load_matrix<4>(s.queries[query] + 32 * d, 2 * D);
+        score_block<D, 0>(d, tokens, next, fetches);
+        score_block<D, 1>(d, tokens, next, fetches);
+        score_block<D, 2>(d, tokens, next, fetches);
+        score_block<D, 3>(d, tokens, next, fetches);
+    }
+    store_matrix<0>(s.scores[0], 4 * KEYS);
+    store_matrix<1>(s.scores[0] + 16, 4 * KEYS);
+    store_matrix<2>(s.scores[0] + 32, 4 * KEYS);
+    store_matrix<3>(s.scores[0] + 48, 4 * KEYS);
+}
+
+template <int D, int J>
+static inline void add_block(const int32_t* values) {
+    load_matrix<7>(values + 16 * J, 4 * D);
+    multiply_bf16<J, 6, 7>();
+}
+
+// What `add_values` does, for 16 queries.
+template <int D>
+static void add_values_matrix(int64_t query, int d, const Tokens& tokens, const Tokens& next, bool fetches,
+                              Scratch<D>& s) {
+    float* out = s.out[query] + d;
+    load_matrix<0>(out, 4 * D);
+    load_matrix<1>(out + 16, 4 * D);
+    load_matrix<2>(out + 32, 4 * D);
+    load_matrix<3>(out + 48, 4 * D);
+    for (int64_t b = 0; b < NUM_BLOCKS && tokens.first + b * BLOCK < tokens.end; b++) {
+        for (int line = 0; line < 4 * BLOCK / 2 && fetches; line++)
+            fetch(next.values[b] + line / 4 * D + d + line % 4 * 16);
+        load_matrix<6>(s.weights[query] + b * BLOCK, 2 * KEYS);
+        add_block<D, 0>(tokens.values[b] + d);
+        add_block<D, 1>(tokens.values[b] + d);
+        add_block<D, 2>(tokens.values[b] + d);
+        add_block<D, 3>(tokens.values[b] + d);
+    }
+    store_matrix<0>(out, 4 * D);
+    store_matrix<1>(out + 16, 4 * D);
+    store_matrix<2>(out + 32, 4 * D);
+    store_matrix<3>(out + 48, 4 * D);
+}
+
+template <int D>
+static void attend_keys_matrix(int64_t num_queries, const Tokens& tokens, const Tokens& next, Scratch<D>& s) {
+    for (int64_t i = 0; i < num_queries; i += MATRIX) {
+        score_matrix<D>(i, tokens, next, i == 0, s);
+        for (int64_t r = 0; r < std::min(MATRIX, num_queries - i); r++)
+            weigh<D>(r, i + r, s.positions[i + r] - tokens.first + 1, s);
+    }
+    // not at once: what was just stored row by row is not yet there for a matrix
+    for (int64_t i = 0; i < num_queries; i += MATRIX)
+        for (int d = 0; d < D; d += 64) add_values_matrix<D>(i, d, tokens, next, i == 0, s);
+}
+
 // At most MOST_QUERIES queries; writes float32 [rows, heads of these keys, D] with the rows `out_stride` apart.
 template <int D>
 static void attend(const Queries& q, const Stored& keys, const Stored& values, const int64_t* blocks, float* out,
                    int64_t out_stride, Scratch<D>& s) {
     const int64_t num_queries = q.num_rows * q.per_row, end = q.first_position + q.num_rows;
     for (int64_t i = 0; i < num_queries; i++) {
-        s.queries[i] = reinterpret_cast<const int32_t*>(q.data + i / q.per_row * q.stride + i % q.per_row * D);
+        const bf16* from = q.data + i / q.per_row * q.stride + i % q.per_row * D;
+        std::copy(from, from + D, s.queries[i]);
         s.positions[i] = q.first_position + i / q.per_row;
         s.most[i] = -1e30f;
         s.sum[i] = 0.0f;
@@ -148,7 +227,8 @@ static void attend(const Queries& q, const Stored& keys, const Stored& values, c
     Tokens tokens(keys, values, blocks, 0, end);
     while (tokens.first < end) {
         const Tokens next(keys, values, blocks, tokens.first + KEYS, end);
-        for (int64_t i = 0; i < num_queries; i += 4) {
+        if (has_matrices) attend_keys_matrix<D>(num_queries, tokens, next, s);
+        for (int64_t i = 0; !has_matrices && i < num_queries; i += 4) {
             switch (num_queries - i) {
                 case 1: attend_keys<D, 1>(i, tokens, next, s); break;
                 case 2: attend_keys<D, 2>(i, tokens, next, s); break;

@@ -98,6 +98,7 @@ static void attend_heads(const Shape& shape, const Pass& pass, const int32_t* ke
     const int64_t per_row = shape.num_heads / shape.num_kv_heads, most_rows = MOST_QUERIES / per_row;
     const int64_t width = shape.num_heads * D;
     const int64_t block = D * BLOCK / 2, stride = shape.num_kv_heads * block;
+    if (has_matrices) configure_attention();
     for (int64_t i = 0; i < pass.num_sequences; i++) {
         const Sequence& sequence = pass.sequences[i];
         const int64_t parts = (sequence.num_rows + most_rows - 1) / most_rows;
@@ -114,6 +115,7 @@ static void attend_heads(const Shape& shape, const Pass& pass, const int32_t* ke
                       pass.work.attended + row * width + column, width, scratch);
         }
     }
+    if (has_matrices) release_matrices();
 #pragma omp barrier
 }
 

@@ -1,57 +1,20 @@
 // The products of product.h for many rows, on a CPU with AMX: 16 rows and 16 outputs in one instruction, which reads
 // weights just as vpdpbusd does. The sums are integers, so they are the same ones.
 #pragma once
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
+#include "amx.h"
 #include "form.h"
 
-constexpr int64_t MATRIX = 16, DEPTH = 64;  // rows and outputs of a matrix register, and the bytes of its rows
+constexpr int64_t DEPTH = 64;  // inputs in a row of a register
 constexpr int64_t MATRIX_ROWS = 2 * MATRIX;
 constexpr int64_t LEAST_MATRIX_ROWS[] = {5, 13};  // INT8, INT4: for fewer, vpdpbusd is as fast
 
-static bool has_matrices = false;
-
-// Linux wants to be asked by each process, once: the registers make every thread's saved state 8 KB larger.
-static bool request_matrices() {
-    constexpr unsigned TILE_BIT = 1u << 24, INT8_BIT = 1u << 25;
-    constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // arch_prctl
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & TILE_BIT) && (d & INT8_BIT) &&
-           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-}
-
-// The compiler's own functions do not say which memory they read.
-template <int REGISTER>
-static inline void load_matrix(const void* from, int64_t stride) {
-    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(REGISTER) : "memory");
-}
-template <int REGISTER>
-static inline void store_matrix(void* to) {
-    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(int64_t{64}), "i"(REGISTER) : "memory");
-}
-template <int SUM, int ROWS, int WEIGHTS>
-static inline void multiply_matrices() {
-    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUM), "i"(ROWS), "i"(WEIGHTS));
-}
-static inline void clear_matrices() {
-    asm volatile("tilezero %tmm0\n tilezero %tmm1\n tilezero %tmm2\n tilezero %tmm3");
-}
-static inline void release_matrices() { asm volatile("tilerelease"); }
-
 // Registers 0 to 3 hold sums of 32 rows with 32 outputs, 4 and 5 the rows, 6 and 7 weights of `depth` inputs.
-static void configure_matrices(int64_t depth) {
-    struct alignas(64) {
-        uint8_t palette = 1, start = 0, reserved[14] = {};
-        uint16_t bytes[16] = {};
-        uint8_t rows[16] = {};
-    } shapes;
-    for (int i = 0; i < 8; i++) {
-        shapes.rows[i] = i < 6 ? MATRIX : depth / 4;
-        shapes.bytes[i] = i == 4 || i == 5 ? depth : 64;
-    }
-    asm volatile("ldtilecfg %0" ::"m"(shapes));
+static void configure_products(int64_t depth) {
+    MatrixShapes shapes;
+    for (int i = 0; i < 4; i++) shapes.set(i, MATRIX, 64);
+    for (int i = 4; i < 6; i++) shapes.set(i, MATRIX, depth);
+    for (int i = 6; i < 8; i++) shapes.set(i, depth / 4, 64);
+    shapes.use();
 }
 
 // One step in depth, of 16 rows or 32.
@@ -59,12 +22,12 @@ static inline void multiply_step(const uint8_t* weights, const int8_t* rows, int
     load_matrix<6>(weights, 4 * TILE);
     load_matrix<7>(weights + 64, 4 * TILE);
     load_matrix<4>(rows, stride);
-    multiply_matrices<0, 4, 6>();
-    multiply_matrices<1, 4, 7>();
+    multiply_int8<0, 4, 6>();
+    multiply_int8<1, 4, 7>();
     if (!is_double) return;
     load_matrix<5>(rows + MATRIX * stride, stride);
-    multiply_matrices<2, 5, 6>();
-    multiply_matrices<3, 5, 7>();
+    multiply_int8<2, 5, 6>();
+    multiply_int8<3, 5, 7>();
 }
 
 // What has been summed up, by halves of the outputs.
@@ -72,11 +35,11 @@ struct Sums {
     alignas(64) int32_t of[2][MATRIX_ROWS][MATRIX];
 
     void store(bool is_double) {
-        store_matrix<0>(of[0][0]);
-        store_matrix<1>(of[1][0]);
+        store_matrix<0>(of[0][0], 64);
+        store_matrix<1>(of[1][0], 64);
         if (!is_double) return;
-        store_matrix<2>(of[0][MATRIX]);
-        store_matrix<3>(of[1][MATRIX]);
+        store_matrix<2>(of[0][MATRIX], 64);
+        store_matrix<3>(of[1][MATRIX], 64);
     }
 };
 
@@ -85,7 +48,7 @@ static void matrix_int8(const Form& form, int64_t tile, const Rows& rows, int64_
                         __m512 (*out)[2]) {
     const int64_t k = form.inputs;
     const uint8_t* w = form.data + tile * TILE * k;
-    clear_matrices();
+    clear_sums();
     for (int64_t i = 0; i < k; i += DEPTH) {
         for (int64_t line = 0; line < DEPTH / 4; line++) next.fetch(i / 4 + line);
         for (int64_t byte = 0; byte < DEPTH * TILE; byte += 64)
@@ -113,7 +76,7 @@ static void sum_group(const uint8_t* w, const int8_t* rows, int64_t stride, bool
         _mm512_store_si512(bytes + 64 * line, _mm512_and_si512(both, low_half));
         _mm512_store_si512(bytes + 64 * (line + 8), _mm512_and_si512(_mm512_srli_epi16(both, 4), low_half));
     }
-    clear_matrices();
+    clear_sums();
     multiply_step(bytes, rows, stride, is_double);
     sums.store(is_double);
 }

@@ -106,7 +106,7 @@ static void product(const Form& form, const int64_t* tiles, int64_t num_tiles, c
     const bool is_matrix = has_matrices && num_rows >= LEAST_MATRIX_ROWS[form.kind];
     const int64_t most = is_matrix ? MATRIX_ROWS : form.kind == INT8 ? 8 : 6;
     const int64_t blocks = (num_rows + most - 1) / most, size = TILE * form.inputs;  // INT8
-    if (is_matrix) configure_matrices(form.kind == INT8 ? DEPTH : GROUP);
+    if (is_matrix) configure_products(form.kind == INT8 ? DEPTH : GROUP);
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < num_tiles; i++) {
         const int64_t tile = tiles ? tiles[i] : i;
