@@ -1,5 +1,6 @@
 """Choosing the next token from its logits."""
 
+import math
 import secrets
 from collections.abc import Callable
 
@@ -13,6 +14,8 @@ from engine.request import SamplingParams
 
 _LEAST_SCORES = (-12.0, -20.0, -np.inf)
 """Divided by the temperature, below the largest. The first is nearly always enough: to sort 150,000 takes 10 ms."""
+_MARGIN = 0.01
+"""By so much more than ``min_p`` allows: more than rounding can be."""
 
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)
 
@@ -96,11 +99,15 @@ class Sampler:
     def _draw(self, logits: Tensor, position: int) -> int:
         # numpy: its one thread needs 0.1 ms, torch's would wait for each other beside whatever else runs
         scores, uniform = logits.cpu().numpy(), self._uniform(position)
-        drawn = (self._drawn(scores, uniform, least) for least in _LEAST_SCORES)
+        # of fewer than the first top_k, what they weigh together is not known
+        has_least = self._params.min_p > 0 and not self._params.top_k
+        all_from = math.log(self._params.min_p) - _MARGIN if has_least else -math.inf
+        levels = (max(least, all_from) for least in _LEAST_SCORES)
+        drawn = (self._drawn(scores, uniform, least, is_all=least == all_from) for least in levels)
         return next(token for token in drawn if token is not None)
 
-    def _drawn(self, scores: npt.NDArray[np.float32], uniform: float, least: float) -> int | None:
-        """The token, if it can be told from those that score at least so much.
+    def _drawn(self, scores: npt.NDArray[np.float32], uniform: float, least: float, is_all: bool) -> int | None:
+        """The token, if it can be told from those that score at least so much; ``is_all``: no other may be drawn.
 
         All that may be drawn stand in a line, the likeliest first, each as wide as it is likely; ``uniform`` of its
         length is where the token stands.
@@ -114,7 +121,7 @@ class Sampler:
         order = ids[np.argsort(-scores[ids], kind="stable")][:num_most]
         weights = self._weights(scores[order], most)
         num_kept = self._num_kept(weights, lambda: weights.sum() if params.top_k else self._weights(scores, most).sum())
-        is_cut = num_kept < len(ids) or len(ids) == len(scores)
+        is_cut = num_kept < len(ids) or is_all
         if not is_cut and (params.min_p or params.top_p < 1.0):
             return None
         bounds = weights[:num_kept].cumsum()

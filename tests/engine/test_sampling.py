@@ -88,11 +88,12 @@ def test_of_a_kept_row_all_is_known_as_from_all_logits() -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_plain_sampling_sorts_only_what_may_be_likely() -> None:
+@pytest.mark.parametrize(("lead", "min_p"), [(30.0, 0.0), (14.0, 0.05)])
+def test_sampling_sorts_only_what_may_be_likely(lead: float, min_p: float) -> None:
     """Of 150,000 tokens: all are wanted only where the line ends far behind the likely ones."""
     logits = torch.randn(150_000, generator=torch.Generator().manual_seed(1)) * 2
-    logits[:5] += 30
-    sampler, sizes = Sampler(SamplingParams(temperature=0.8, seed=5)), []
+    logits[:5] = lead
+    sampler, sizes = Sampler(SamplingParams(temperature=0.8, min_p=min_p, seed=5)), []
     argsort = np.argsort
 
     def counting(values: np.ndarray, **options: str) -> np.ndarray:

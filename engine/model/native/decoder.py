@@ -88,7 +88,7 @@ class NativeDecoder:
         rows, tiles = len(hidden), self._all_tiles
         out = torch.empty(rows, self.weights.head.outputs)
         if token_ids is not None:
-            tiles = torch.unique(token_ids // TILE)
+            tiles = self._tiles_of(token_ids)
             out.fill_(-torch.inf)
         call = self.workspace(rows).describe(rows)
         self.library.midline_product(
@@ -96,6 +96,12 @@ class NativeDecoder:
             *(self.config.rms_eps, out.data_ptr(), tiles.data_ptr(), len(tiles)),
         )
         return out[:, : self.config.vocab_size]
+
+    def _tiles_of(self, token_ids: Tensor) -> Tensor:
+        """Numbers of the head's tiles that have any of the tokens; sorting them would take as long as the product."""
+        is_wanted = torch.zeros(len(self._all_tiles), dtype=torch.bool)
+        is_wanted[token_ids // TILE] = True
+        return self._all_tiles[is_wanted]
 
     def best(self, hidden: Tensor, num_tokens: int, kept: Sequence[int] = ()) -> Best:
         """The likeliest of the first ``num_tokens`` tokens after each of ``hidden``; only logits of the rows ``kept``
