@@ -1,6 +1,7 @@
 """From runs to numbers: one row for each, and what is asked of them. Pure."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from engine.bench.report import Bar, Column
@@ -73,6 +74,7 @@ def bulk_row(name: str, result: RunResult, tasks: Sequence[Task], num_distinct_t
         "filled_share": sum(bool(fill.text) for fill in result.fills) / num_holes,
         "exact_share": sum(task.is_exact(fill) for task, fill in pairs) / num_holes,
         "parse_share": sum(task.parses(fill) for task, fill in pairs) / num_holes,
+        "operations_per_s": result.summary.operations_per_s,
         "num_second_attempts": sum(fill.num_attempts > 1 for fill in result.fills),
         "num_prompt_tokens": engine["num_computed_tokens"] + engine["num_cached_tokens"],
         "num_distinct_tokens": num_distinct_tokens,
@@ -81,9 +83,21 @@ def bulk_row(name: str, result: RunResult, tasks: Sequence[Task], num_distinct_t
 
 
 def with_ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each row with its holes a minute beside those of one by one."""
+    """Each row with its holes a minute beside those of one by one, and its share of one roofline for all.
+
+    The machine's rate is the median of what the runs measured: of one moment, other programs may take most.
+    """
     (alone,) = (row for row in rows if row["run"] == ONE_BY_ONE)
-    return [{**row, "times_one_by_one": row["holes_per_min"] / alone["holes_per_min"]} for row in rows]
+    measured = [row["operations_per_s"] for row in rows if row["operations_per_s"]]
+    return [
+        {
+            **row,
+            "times_one_by_one": row["holes_per_min"] / alone["holes_per_min"],
+            "roofline_share": row["roofline_share"]
+            and row["roofline_share"] * row["operations_per_s"] / median(measured),
+        }
+        for row in rows
+    ]
 
 
 def typing_row(name: str, measured: Mapping[str, Any], beside: Beside | None) -> dict[str, Any]:

@@ -61,7 +61,8 @@ _NOTES = [
     "one by one: each request alone, under the profile completion, drafts included, as a loop over midline complete "
     "with a warm engine; cap: so many at once; auto: as many as are measured to be best; unsorted: in the files' order",
     "seconds: without loading; tok/s: read and written; decode/s: written in passes that compute nothing else",
-    "roofline: the least time for the operations that had to be done at the measured rate of products, of the time",
+    "roofline: the least time for the operations that had to be done at the rate of products, of the time; the rate is "
+    "the median of what is measured behind each run",
     "padding: of the keys that attention reads, those that no request wants; KV peak: of the cache's blocks; peak MB: "
     "of the process",
     "filled: verified; exact: what was cut out, but for white space around it; parse: the original file with the fill "
