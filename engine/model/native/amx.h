@@ -42,8 +42,22 @@ template <int REGISTER>
 static inline void store_matrix(void* to, int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(REGISTER) : "memory");
 }
+
+// Registers 0 to 3, which hold what is summed up everywhere; in memory their rows lie side by side.
 static inline void clear_sums() {
     asm volatile("tilezero %tmm0\n tilezero %tmm1\n tilezero %tmm2\n tilezero %tmm3");
+}
+static inline void load_sums(const float* from, int64_t stride) {
+    load_matrix<0>(from, stride);
+    load_matrix<1>(from + MATRIX, stride);
+    load_matrix<2>(from + 2 * MATRIX, stride);
+    load_matrix<3>(from + 3 * MATRIX, stride);
+}
+static inline void store_sums(float* to, int64_t stride) {
+    store_matrix<0>(to, stride);
+    store_matrix<1>(to + MATRIX, stride);
+    store_matrix<2>(to + 2 * MATRIX, stride);
+    store_matrix<3>(to + 3 * MATRIX, stride);
 }
 
 // SUM += A times B, of which two (bfloat16) or four (bytes) rows lie side by side.

@@ -1,5 +1,5 @@
 // Causal attention of grouped queries over keys and values in blocks of 16 tokens, 64 keys at a time (Dao et al.,
-// FlashAttention, 2022). A row's result does not depend on the rows that are computed beside it.
+// FlashAttention, 2022). A row's result does not depend on the rows that are computed beside it, so with AMX all use it.
 //
 // Of a block and a head, keys are [D / 2, 16 tokens] pairs of neighbouring dimensions, values [8, D] pairs of
 // neighbouring tokens: as vdpbf16ps multiplies them, so that nothing is moved before it is computed with.
@@ -134,6 +134,18 @@ static void attend_keys(int64_t query, const Tokens& tokens, const Tokens& next,
         fetches ? add_values<D, R, true>(query, d, tokens, next, s) : add_values<D, R, false>(query, d, tokens, next, s);
 }
 
+template <int D>
+static void attend_by_vectors(int64_t num_queries, const Tokens& tokens, const Tokens& next, Scratch<D>& s) {
+    for (int64_t i = 0; i < num_queries; i += 4) {
+        switch (num_queries - i) {
+            case 1: attend_keys<D, 1>(i, tokens, next, s); break;
+            case 2: attend_keys<D, 2>(i, tokens, next, s); break;
+            case 3: attend_keys<D, 3>(i, tokens, next, s); break;
+            default: attend_keys<D, 4>(i, tokens, next, s);
+        }
+    }
+}
+
 // Registers 0 to 3 hold scores of 16 queries with 16 keys each, or what 16 queries have of 16 dimensions each; 4 and 5
 // queries and keys, 6 and 7 weights and values of a block.
 static void configure_attention() {
@@ -163,10 +175,7 @@ static void score_matrix(int64_t query, const Tokens& tokens, const Tokens& next
         score_block<D, 2>(d, tokens, next, fetches);
         score_block<D, 3>(d, tokens, next, fetches);
     }
-    store_matrix<0>(s.scores[0], 4 * KEYS);
-    store_matrix<1>(s.scores[0] + 16, 4 * KEYS);
-    store_matrix<2>(s.scores[0] + 32, 4 * KEYS);
-    store_matrix<3>(s.scores[0] + 48, 4 * KEYS);
+    store_sums(s.scores[0], 4 * KEYS);
 }
 
 template <int D, int J>
@@ -180,10 +189,7 @@ template <int D>
 static void add_values_matrix(int64_t query, int d, const Tokens& tokens, const Tokens& next, bool fetches,
                               Scratch<D>& s) {
     float* out = s.out[query] + d;
-    load_matrix<0>(out, 4 * D);
-    load_matrix<1>(out + 16, 4 * D);
-    load_matrix<2>(out + 32, 4 * D);
-    load_matrix<3>(out + 48, 4 * D);
+    load_sums(out, 4 * D);
     for (int64_t b = 0; b < NUM_BLOCKS && tokens.first + b * BLOCK < tokens.end; b++) {
         for (int line = 0; line < 4 * BLOCK / 2 && fetches; line++)
             fetch(next.values[b] + line / 4 * D + d + line % 4 * 16);
@@ -193,14 +199,11 @@ static void add_values_matrix(int64_t query, int d, const Tokens& tokens, const 
         add_block<D, 2>(tokens.values[b] + d);
         add_block<D, 3>(tokens.values[b] + d);
     }
-    store_matrix<0>(out, 4 * D);
-    store_matrix<1>(out + 16, 4 * D);
-    store_matrix<2>(out + 32, 4 * D);
-    store_matrix<3>(out + 48, 4 * D);
+    store_sums(out, 4 * D);
 }
 
 template <int D>
-static void attend_keys_matrix(int64_t num_queries, const Tokens& tokens, const Tokens& next, Scratch<D>& s) {
+static void attend_by_matrices(int64_t num_queries, const Tokens& tokens, const Tokens& next, Scratch<D>& s) {
     for (int64_t i = 0; i < num_queries; i += MATRIX) {
         score_matrix<D>(i, tokens, next, i == 0, s);
         for (int64_t r = 0; r < std::min(MATRIX, num_queries - i); r++)
@@ -227,15 +230,8 @@ static void attend(const Queries& q, const Stored& keys, const Stored& values, c
     Tokens tokens(keys, values, blocks, 0, end);
     while (tokens.first < end) {
         const Tokens next(keys, values, blocks, tokens.first + KEYS, end);
-        if (has_matrices) attend_keys_matrix<D>(num_queries, tokens, next, s);
-        for (int64_t i = 0; !has_matrices && i < num_queries; i += 4) {
-            switch (num_queries - i) {
-                case 1: attend_keys<D, 1>(i, tokens, next, s); break;
-                case 2: attend_keys<D, 2>(i, tokens, next, s); break;
-                case 3: attend_keys<D, 3>(i, tokens, next, s); break;
-                default: attend_keys<D, 4>(i, tokens, next, s);
-            }
-        }
+        has_matrices ? attend_by_matrices<D>(num_queries, tokens, next, s)
+                     : attend_by_vectors<D>(num_queries, tokens, next, s);
         tokens = next;
     }
     for (int64_t i = 0; i < num_queries; i++) {

@@ -51,7 +51,8 @@ static void matrix_int8(const Form& form, int64_t tile, const Rows& rows, int64_
     clear_sums();
     for (int64_t i = 0; i < k; i += DEPTH) {
         for (int64_t line = 0; line < DEPTH / 4; line++) next.fetch(i / 4 + line);
-        for (int64_t byte = 0; byte < DEPTH * TILE; byte += 64)
+        // with all rows at once there is no time to fetch the next tile, but there is for this one, two steps ahead
+        for (int64_t byte = 0; !next.step && byte < DEPTH * TILE; byte += 64)
             _mm_prefetch(reinterpret_cast<const char*>(w + (i + 2 * DEPTH) * TILE + byte), _MM_HINT_T0);
         multiply_step(w + i * TILE, rows.data + row * k + i, k, n > MATRIX);
     }
